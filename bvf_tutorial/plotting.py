@@ -215,14 +215,7 @@ def draw_chain(
             aside = _turned(_outward(place, state), -1.0)
             end = place[state] + 0.55 * aside
             ax.add_patch(_line(place[state] + 0.2 * aside, end, 0.0, COLORS["grey"], 1.2))
-            ax.text(
-                *(end + 0.1 * aside),
-                f"end {chain.termination[state]:.{digits}f}",
-                ha="center",
-                va="center",
-                fontsize=8,
-                color="#555555",
-            )
+            _label(ax, end + 0.1 * aside, f"end {chain.termination[state]:.{digits}f}", "#555555")
     ax.set_aspect("equal")
     ax.set_xlim(place[:, 0].min() - 0.7, place[:, 0].max() + 0.7)
     ax.set_ylim(place[:, 1].min() - 0.85, place[:, 1].max() + 0.75)
@@ -312,11 +305,15 @@ def _arrow(ax: Axes, source: Any, target: Any, probability: float, colour: str, 
     if np.allclose(source, target):
         ends = [source + 0.21 * _turned(outward, angle) for angle in (0.6, -0.6)]
         ax.add_patch(_line(ends[0], ends[1], -1.6, colour, width))
-        ax.text(*(source + 0.52 * outward), text, ha="center", va="center", fontsize=8, color=colour)
+        _label(ax, source + 0.52 * outward, text, colour)
         return
     direction = (target - source) / np.linalg.norm(target - source)
     normal = np.array([direction[1], -direction[0]])
     ax.add_patch(_line(source + 0.2 * direction, target - 0.2 * direction, 0.18, colour, width))
     middle = (source + target) / 2 + normal * 0.13 * np.linalg.norm(target - source)
+    _label(ax, middle, text, colour)
+
+
+def _label(ax: Axes, place: Any, text: str, colour: str) -> None:
     box = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
-    ax.text(*middle, text, ha="center", va="center", fontsize=8, color=colour, bbox=box, zorder=5)
+    ax.text(place[0], place[1], text, ha="center", va="center", fontsize=8, color=colour, bbox=box, zorder=5)

@@ -154,9 +154,10 @@ class GridWorld:
         reward: FloatArray = (
             self.step_reward + (self.goal_reward - self.step_reward) * transition[:, :, self.goal_state]
         )
+        cost: FloatArray = np.where(self.pit.ravel(), self.pit_cost, 0.0)
         termination = np.zeros((n_states, 4))
         transition[self.goal_state], reward[self.goal_state], termination[self.goal_state] = 0.0, 0.0, 1.0
         initial = np.zeros(n_states)
         initial[self.start_state] = 1.0
-        cmdp = CMDP(transition, reward, self.pit_cost * self.pit.ravel(), initial, self.cost_limit, termination)
+        cmdp = CMDP(transition, reward, cost, initial, self.cost_limit, termination)
         return time_augmented(cmdp, self.horizon) if time_augmented_states else cmdp

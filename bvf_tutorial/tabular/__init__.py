@@ -8,7 +8,16 @@ and ``generators`` (problems).
 """
 
 from .chain import Chain
-from .cmdp import CMDP, check_policy, greedy_policy, policy_chain, policy_reward, time_augmented, uniform_policy
+from .cmdp import (
+    CMDP,
+    chain_cmdp,
+    check_policy,
+    greedy_policy,
+    policy_chain,
+    policy_reward,
+    time_augmented,
+    uniform_policy,
+)
 from .errors import (
     DiscountError,
     ImproperPolicyError,
@@ -101,6 +110,7 @@ __all__ = [
     "backward_value",
     "bellman_operator",
     "chain4",
+    "chain_cmdp",
     "check_policy",
     "coin_flip",
     "communicating_classes",

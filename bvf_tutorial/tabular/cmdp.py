@@ -16,7 +16,16 @@ from .arrays import ROUNDING, FloatArray, Matrix, as_matrix, as_vector, check_di
 from .chain import Chain, row_sums
 from .errors import InvalidModelError
 
-__all__ = ["CMDP", "check_policy", "greedy_policy", "policy_chain", "policy_reward", "time_augmented", "uniform_policy"]
+__all__ = [
+    "CMDP",
+    "chain_cmdp",
+    "check_policy",
+    "greedy_policy",
+    "policy_chain",
+    "policy_reward",
+    "time_augmented",
+    "uniform_policy",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,6 +187,19 @@ def policy_chain(cmdp: CMDP, policy: npt.ArrayLike) -> Chain:
     if not sparse.issparse(cmdp.transition):
         return Chain(np.einsum("xa,xay->xy", probability, cmdp.transition), termination, cmdp.initial)
     return Chain(_mixing_matrix(probability) @ cmdp.transition, termination, cmdp.initial)
+
+
+def chain_cmdp(chain: Chain, cost: npt.ArrayLike, cost_limit: float = 0.0) -> CMDP:
+    """Return a chain as the CMDP with one action and no reward, so that what takes a CMDP takes a chain.
+
+    Args:
+        chain: ``P``, [S, S], with its termination and initial law.
+        cost: ``d``, [S].
+        cost_limit: ``d0``; with a single policy it decides nothing.
+    """
+    transition = chain.transition if chain.is_sparse else chain.transition[:, None, :]
+    reward = np.zeros((chain.n_states, 1))
+    return CMDP(transition, reward, np.asarray(cost), chain.initial, cost_limit, chain.termination[:, None])
 
 
 def policy_reward(cmdp: CMDP, policy: npt.ArrayLike) -> FloatArray:

@@ -206,7 +206,7 @@ def td(
 
     ``w += alpha_k / B  sum_{episodes} sum_t phi(x_t) (G_t - v(x_t))``, with ``G_t`` the lambda-return (``lambda_ = 0``
     is TD(0), 1 is Monte Carlo) or, if ``n_steps >= 1``, the n-step return; targets use the weights before the update. A
-    table is stable for ``alpha < 2 / max m(x)``, ``m`` the visits per episode.
+    table is stable for ``alpha <= 1 / max m(x)``, ``m`` the visits per episode.
 
     Args:
         episodes: ``N`` episodes, used once, in order; a cut end is bootstrapped.
@@ -236,7 +236,7 @@ def td(
         weight = weight + schedule(update) / part.n_episodes * (phi.T @ error)
         if not np.isfinite(weight).all():
             raise SolveError(
-                f"weights diverged at update {update}; lower step_size (a table needs alpha < 2 / max visits per "
+                f"weights diverged at update {update}; lower step_size (a table needs alpha <= 1 / max visits per "
                 f"episode)."
             )
         history.append(weight)

@@ -25,7 +25,7 @@ from .arrays import FloatArray, Matrix, scale_rows
 from .chain import Chain, communicating_classes, is_irreducible, period, require_single_class, restarted
 from .cmdp import CMDP, check_policy, policy_chain
 from .errors import UnreachableStateError, name_states
-from .resolvent import CensoredFactor, Resolvent
+from .resolvent import CensoredFactor, Resolvent, check_discount
 
 __all__ = [
     "backward_kernel",
@@ -41,20 +41,20 @@ __all__ = [
 ]
 
 
-def expected_visits(chain: Chain) -> FloatArray:
-    """Return the expected number of visits to each state in an episode, ``m = mu0 (I - P)^{-1}``, [S].
+def expected_visits(chain: Chain, gamma: float = 1.0) -> FloatArray:
+    """Return the expected number of visits to each state in an episode, ``m = mu0 (I - gamma P)^{-1}``, [S].
 
-    Exact zeros mark states that no episode reaches. Dense chains: high relative accuracy entry by entry.
+    Exact zeros mark states that no episode reaches; what a policy does there does not matter. Dense chains: high
+    relative accuracy entry by entry. With ``gamma < 1`` a visit at time ``t`` counts ``gamma^t``.
 
     Raises:
-        DiscountError: the chain never ends.
+        DiscountError: gamma = 1 and the chain never ends.
         ImproperPolicyError: from a reachable state the episode never ends; the states are named.
     """
-    if not chain.is_killed or chain.visited.all():
-        return Resolvent(chain).left(chain.initial)
+    check_discount(chain, gamma, chain.visited)
     visits = np.zeros(chain.n_states)
-    part = chain.restricted(chain.visited)
-    visits[chain.visited] = Resolvent(part).left(part.initial)
+    part = chain if chain.visited.all() else chain.restricted(chain.visited)
+    visits[chain.visited] = Resolvent(part, gamma).left(part.initial)
     return visits
 
 

@@ -22,7 +22,7 @@ from scipy.optimize import OptimizeResult, linprog
 from .arrays import FloatArray, Matrix
 from .cmdp import CMDP, check_policy, policy_chain
 from .errors import DiscountError, SolveError
-from .resolvent import Resolvent
+from .markov import expected_visits
 from .values import evaluate_policy
 
 __all__ = [
@@ -94,11 +94,7 @@ def occupancy_measure(cmdp: CMDP, policy: npt.ArrayLike, gamma: float = 1.0) -> 
         DiscountError, ImproperPolicyError: the visits are infinite.
     """
     probability = check_policy(cmdp, policy)
-    chain = policy_chain(cmdp, probability)
-    visits = np.zeros(cmdp.n_states)
-    part = chain.restricted(chain.visited)
-    visits[chain.visited] = Resolvent(part, gamma).left(part.initial)
-    return visits[:, None] * probability
+    return expected_visits(policy_chain(cmdp, probability), gamma)[:, None] * probability
 
 
 def policy_from_occupancy(occupancy: npt.ArrayLike) -> FloatArray:
@@ -143,7 +139,11 @@ def cost_range(cmdp: CMDP, gamma: float = 1.0) -> tuple[float, float]:
     # Among all return-optimal occupancies, the cheapest; a relative 1e-9 keeps the face non-empty in float64.
     floor = best.fun + 1e-9 * max(1.0, abs(best.fun))
     cheapest = _solve(state_cost, flow, cmdp.initial, sparse.csr_array(-cmdp.reward.reshape(1, -1)), np.array([floor]))
-    return float(least.fun), float(cheapest.fun)
+    # Evaluated from the policies, not read from the program: its tolerance of 1e-7 per row adds up over an episode.
+    exact = [
+        evaluate_policy(cmdp, policy_from_occupancy(r.x.reshape(cmdp.reward.shape)), gamma) for r in (least, cheapest)
+    ]
+    return exact[0][1], exact[1][1]
 
 
 def pareto_frontier(cmdp: CMDP, cost_limits: Iterable[float], gamma: float = 1.0) -> Frontier:

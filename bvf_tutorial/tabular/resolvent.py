@@ -16,6 +16,7 @@ and accumulated cost ``W = (m d) (I - P)^{-1}``. Two methods, one interface:
 from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 from scipy import sparse
 from scipy.sparse import linalg
 
@@ -119,8 +120,14 @@ class CensoredFactor:
         return value
 
 
-def check_discount(chain: Chain, gamma: float) -> None:
-    """Raise unless ``(I - gamma P)^{-1}`` exists: gamma < 1, or gamma = 1 and the episode can end from every state."""
+def check_discount(chain: Chain, gamma: float, among: npt.NDArray[np.bool_] | bool = True) -> None:
+    """Raise unless ``(I - gamma P)^{-1}`` exists: gamma < 1, or gamma = 1 and the episode can end from every state.
+
+    Args:
+        chain: the chain.
+        gamma: discount factor.
+        among: [S], the states that matter (those an episode visits, say); all of them by default.
+    """
     if not 0.0 <= gamma <= 1.0:
         raise DiscountError(f"gamma is {gamma}; a discount factor lies in [0, 1].")
     if gamma < 1.0:
@@ -131,7 +138,7 @@ def check_discount(chain: Chain, gamma: float) -> None:
             "solution "
             "unless the stationary cost is zero; use gamma < 1, or give the chain termination."
         )
-    stuck = np.flatnonzero(~can_terminate(chain))
+    stuck = np.flatnonzero(among & ~can_terminate(chain))
     if stuck.size:
         raise ImproperPolicyError(
             f"from {name_states(stuck)} the episode never ends, so undiscounted sums diverge; use a policy that can "

@@ -176,7 +176,7 @@ def _draw(cumulative: FloatArray, row: IntArray, generator: np.random.Generator)
 
 def _cumulative(probability: FloatArray) -> FloatArray:
     """Return row-wise cumulative sums, exactly one from the last positive column on: rounding never draws a zero."""
-    cumulative = np.cumsum(probability, axis=1) / probability.sum(axis=1, keepdims=True)
+    cumulative: FloatArray = np.cumsum(probability, axis=1) / probability.sum(axis=1, keepdims=True)
     last = probability.shape[1] - 1 - (probability[:, ::-1] > 0).argmax(axis=1)
     cumulative[np.arange(probability.shape[1]) >= last[:, None]] = 1.0
     return cumulative

@@ -80,6 +80,7 @@ def backward_value(chain: Chain, cost: npt.ArrayLike, gamma: float = 1.0, unreac
     signal = as_vector("cost", cost, (chain.n_states,))
     if unreachable not in ("raise", "nan"):
         raise InvalidModelError(f"unreachable is {unreachable!r}; use 'raise' or 'nan'.")
+    check_discount(chain, gamma, chain.visited)
     missing = np.flatnonzero(~chain.visited) if chain.is_killed else np.array([], dtype=int)
     if missing.size and unreachable == "raise":
         raise UnreachableStateError(
@@ -90,7 +91,6 @@ def backward_value(chain: Chain, cost: npt.ArrayLike, gamma: float = 1.0, unreac
         value = np.full(chain.n_states, np.nan)
         value[chain.visited] = backward_value(chain.restricted(chain.visited), signal[chain.visited], gamma)
         return value
-    check_discount(chain, gamma)
     resolvent = Resolvent(chain, gamma)
     if chain.is_killed:
         law = resolvent.left(chain.initial) if gamma == 1.0 else expected_visits(chain)
@@ -202,10 +202,8 @@ def evaluate_policy(cmdp: CMDP, policy: npt.ArrayLike, gamma: float = 1.0) -> tu
     Raises:
         DiscountError, ImproperPolicyError: the sums diverge.
     """
-    chain = policy_chain(cmdp, policy)
-    part = chain.restricted(chain.visited)
-    visits = Resolvent(part, gamma).left(part.initial)
-    return float(visits @ policy_reward(cmdp, policy)[chain.visited]), float(visits @ cmdp.cost[chain.visited])
+    visits = expected_visits(policy_chain(cmdp, policy), gamma)
+    return float(visits @ policy_reward(cmdp, policy)), float(visits @ cmdp.cost)
 
 
 @dataclass(frozen=True, eq=False)
