@@ -120,10 +120,16 @@ def optimal_policy(cmdp: CMDP, gamma: float = 1.0) -> Optimum:
     result = _solve(
         -cmdp.reward.ravel(), flow, cmdp.initial, sparse.csr_array(state_cost[None, :]), np.array([cmdp.cost_limit])
     )
-    if result.status == 2:
-        least = _solve(state_cost, flow, cmdp.initial)
-        return _optimum(cmdp, gamma, least, "infeasible", np.inf)
-    return _optimum(cmdp, gamma, result, "optimal", max(0.0, -float(result.ineqlin.marginals[0])))
+    if result.status == 0:
+        return _optimum(cmdp, gamma, result, "optimal", max(0.0, -float(result.ineqlin.marginals[0])))
+    # HiGHS proves infeasibility, or gives up (status 4) where the limit lies just below the least cost: ask for that cost.
+    least = _optimum(cmdp, gamma, _solve(state_cost, flow, cmdp.initial), "infeasible", np.inf)
+    if least.cost <= cmdp.cost_limit:
+        raise SolveError(
+            f"HiGHS finds no optimum under cost_limit {cmdp.cost_limit}, which the least cost {least.cost:.12g} respects; "
+            "rescale rewards and costs towards 1, or move the limit by its seventh digit."
+        )
+    return least
 
 
 def cost_range(cmdp: CMDP, gamma: float = 1.0) -> tuple[float, float]:
@@ -182,13 +188,14 @@ def _solve(
     limit: FloatArray | None = None,
 ) -> OptimizeResult:
     result = linprog(objective, A_ub=limit_row, b_ub=limit, A_eq=flow, b_eq=initial, bounds=(0, None), method="highs")
-    if result.status not in (0, 2):
+    is_limited = limit_row is not None
+    if result.status not in ((0, 2, 4) if is_limited else (0, 2)):
         raise SolveError(
             f"HiGHS returned status {result.status} ({result.message}); an unbounded program means a policy that "
             f"earns reward for ever: "
             "add termination, discount, or use time_augmented."
         )
-    if result.status == 2 and limit_row is None:
+    if result.status == 2 and not is_limited:
         raise SolveError(
             "no policy ends from the initial states, so no occupancy is finite; add termination, discount, or use "
             "time_augmented."

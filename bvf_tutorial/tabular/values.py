@@ -12,6 +12,7 @@ Sources: Satija et al. (2020), section 3.2 with the corrections proved in chapte
 (1995).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -77,26 +78,8 @@ def backward_value(chain: Chain, cost: npt.ArrayLike, gamma: float = 1.0, unreac
             Proposition 3.2).
         ImproperPolicyError: the episode never ends from some reachable state.
     """
-    signal = as_vector("cost", cost, (chain.n_states,))
-    if unreachable not in ("raise", "nan"):
-        raise InvalidModelError(f"unreachable is {unreachable!r}; use 'raise' or 'nan'.")
     check_discount(chain, gamma, chain.visited)
-    missing = np.flatnonzero(~chain.visited) if chain.is_killed else np.array([], dtype=int)
-    if missing.size and unreachable == "raise":
-        raise UnreachableStateError(
-            f"{name_states(missing)} cannot be reached from the initial law and have no past; restrict the chain with "
-            "chain.restricted(chain.visited), or pass unreachable='nan' to mark them."
-        )
-    if missing.size:
-        value = np.full(chain.n_states, np.nan)
-        value[chain.visited] = backward_value(chain.restricted(chain.visited), signal[chain.visited], gamma)
-        return value
-    resolvent = Resolvent(chain, gamma)
-    if chain.is_killed:
-        law = resolvent.left(chain.initial) if gamma == 1.0 else expected_visits(chain)
-    else:
-        law = stationary_distribution(chain)
-    return np.asarray(resolvent.left(law * signal) / law)
+    return _where_visited(chain, cost, unreachable, lambda part, signal: _accumulated(part, signal, gamma))
 
 
 def q_value(cmdp: CMDP, immediate: npt.ArrayLike, value: npt.ArrayLike, gamma: float = 1.0) -> FloatArray:
@@ -180,8 +163,12 @@ def state_wise_cost(chain: Chain, cost: npt.ArrayLike, gamma: float = 1.0, unrea
     in both values and subtracted once. Averaged over the stationary law it is ``E[L C] / E[L]``, which need not be
     above ``E[C]`` (chapter 6).
     """
-    signal = as_vector("cost", cost, (chain.n_states,))
-    return backward_value(chain, signal, gamma, unreachable) + forward_value(chain, signal, gamma) - signal
+    check_discount(chain, gamma, chain.visited)
+
+    def whole_episode(part: Chain, signal: FloatArray) -> FloatArray:
+        return _accumulated(part, signal, gamma) + forward_value(part, signal, gamma) - signal
+
+    return _where_visited(chain, cost, unreachable, whole_episode)
 
 
 def slack(
@@ -249,3 +236,33 @@ def finite_horizon_value(chain: Chain, cost: npt.ArrayLike, horizon: int) -> Fin
     with np.errstate(invalid="ignore"):
         backward = np.where(law > 0, collected / law, np.nan)
     return FiniteHorizonValue(law, forward, backward)
+
+
+def _accumulated(chain: Chain, signal: FloatArray, gamma: float) -> FloatArray:
+    """Return ``(m d) (I - gamma P)^{-1} / m`` for a chain whose states are all visited."""
+    resolvent = Resolvent(chain, gamma)
+    if not chain.is_killed:
+        law = stationary_distribution(chain)
+    else:
+        law = resolvent.left(chain.initial) if gamma == 1.0 else expected_visits(chain)
+    return np.asarray(resolvent.left(law * signal) / law)
+
+
+def _where_visited(
+    chain: Chain, cost: npt.ArrayLike, unreachable: str, evaluate: Callable[[Chain, FloatArray], FloatArray]
+) -> FloatArray:
+    """Evaluate a quantity that looks back, on the states an episode visits; raise or mark NaN at the others."""
+    signal = as_vector("cost", cost, (chain.n_states,))
+    if unreachable not in ("raise", "nan"):
+        raise InvalidModelError(f"unreachable is {unreachable!r}; use 'raise' or 'nan'.")
+    missing = np.flatnonzero(~chain.visited) if chain.is_killed else np.array([], dtype=int)
+    if not missing.size:
+        return evaluate(chain, signal)
+    if unreachable == "raise":
+        raise UnreachableStateError(
+            f"{name_states(missing)} cannot be reached from the initial law and have no past; restrict the chain with "
+            "chain.restricted(chain.visited), or pass unreachable='nan' to mark them."
+        )
+    value = np.full(chain.n_states, np.nan)
+    value[chain.visited] = evaluate(chain.restricted(chain.visited), signal[chain.visited])
+    return value

@@ -1,0 +1,87 @@
+# Every target works as the first command on a fresh clone with Python 3.11 to 3.13 and make.
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+
+VENV := .venv
+BIN := $(VENV)/bin
+RUN := $(BIN)/python
+WORKERS ?= 2
+
+# The first interpreter that runs and is new enough; override with `make PYTHON=/path/to/python ...`.
+works = $(shell $(1) -c 'import sys, venv; print(int(sys.version_info >= (3, 11)))' 2>/dev/null | grep 1 >/dev/null && echo $(1))
+PYTHON ?= $(firstword $(foreach p,python3.11 python3.12 python3.13 python3 python,$(call works,$(p))))
+
+# Small matrices: threads of the linear algebra library cost more than they bring, and two per core stall.
+export OPENBLAS_NUM_THREADS ?= 1
+export OMP_NUM_THREADS ?= 1
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+INSTALLED := $(VENV)/.installed
+BUILT := _build/.built
+SITE_SOURCES := $(shell find book bvf_tutorial results -type f -not -path '*/.*' -not -path '*/__pycache__/*' \
+                  2>/dev/null | sed 's/ /\\ /g') _config.yml _toc.yml
+CHAPTERS = $(wildcard book/*.ipynb)
+
+.PHONY: help setup book test lint format notebooks lab bench site-test screenshots linkcheck clean distclean
+
+help: ## show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | while IFS="$$(printf '\t')" read -r name text; do \
+	  printf '  make %-12s %s\n' "$$name" "$$text"; done
+
+setup: $(INSTALLED) ## create .venv with everything the book needs
+
+$(INSTALLED): pyproject.toml requirements.txt constraints.txt
+	@test -n "$(PYTHON)" || { echo "No Python 3.11 or newer with the venv module was found." \
+	  "Install one (on Debian: python3 and python3-venv) or run make PYTHON=/path/to/python."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(RUN) -m pip install --quiet --requirement requirements.txt
+	@touch $@
+
+book: $(BUILT) ## execute every chapter and build the site in _build/html; warnings are errors
+
+# Always from nothing: a second build over a failed one would hide its warnings.
+$(BUILT): $(INSTALLED) $(SITE_SOURCES)
+	rm -rf _build
+	$(BIN)/jupyter-book build . -n -W --keep-going
+	@touch $@
+
+test: $(INSTALLED) ## run the unit tests and every notebook
+	$(RUN) -m pytest --numprocesses=$(WORKERS) --dist=loadfile
+
+lint: $(INSTALLED) ## check style, types, docstrings and the form of the notebooks
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/interrogate --quiet bvf_tutorial
+	$(RUN) -m tools.notebooks normalise --check
+
+format: $(INSTALLED) ## rewrite code and notebooks in their normal form
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(RUN) -m tools.notebooks normalise
+
+notebooks: $(INSTALLED) ## execute every chapter in place and store its outputs
+	$(RUN) -m tools.notebooks execute
+
+lab: $(INSTALLED) ## open the chapters in JupyterLab
+	$(BIN)/jupyter lab --notebook-dir=. book
+
+bench: $(INSTALLED) ## run the benchmarks
+	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(RUN) "$$script"; done
+
+site-test: $(BUILT) ## open every page in a headless Chromium, with no request leaving the machine
+	$(RUN) -m pytest -m site tests/site
+
+screenshots: $(BUILT) ## photograph every page, wide and narrow, light and dark
+	$(RUN) -m tools.screenshots
+
+linkcheck: $(INSTALLED) ## follow every external link (needs the internet)
+	$(BIN)/jupyter-book build . --builder linkcheck
+
+clean: ## remove what was built, keep .venv
+	rm -rf _build build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+distclean: clean ## remove .venv too
+	rm -rf $(VENV) *.egg-info

@@ -1,0 +1,24 @@
+"""This file knows how every test runs: one thread of linear algebra, no deadline for Hypothesis, no display."""
+
+from __future__ import annotations
+
+import os
+
+# Before NumPy is imported anywhere: on small matrices a second thread only waits for the first.
+for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(variable, "1")
+
+import matplotlib
+from hypothesis import HealthCheck, settings
+
+# Example times vary with the machine's load, so a deadline would fail by chance; the seeds stay random.
+settings.register_profile("book", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("book")
+
+# Not by MPLBACKEND, which the kernels of the chapters would inherit: they would draw nothing.
+matplotlib.use("Agg")
+
+from tests import shapes
+
+# Every call of every test checks its shapes; the package itself carries no type checker.
+shapes.install()

@@ -1,0 +1,274 @@
+"""The built site, in a real browser that can reach nothing but it: what a reader sees, reads and moves."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Error, Locator, Page, Route
+from playwright.sync_api import TimeoutError as PlaywrightTimeout
+
+from tests.book.chapters import toc_entries
+from tools.browser import RENDERED, SITE, find_browser, launch, pages, serve
+
+pytestmark = pytest.mark.site
+
+NARROW = {"width": 390, "height": 844}
+WIDE = {"width": 1280, "height": 900}
+TIMEOUT_MS = 15_000
+# Before the site is built there is nothing to list; the chapters must be among the pages, whatever else is.
+NAMES = sorted({*(f"{entry}.html" for entry in toc_entries()), "index.html", "search.html", *pages()})
+
+
+def require(condition: bool, reason: str) -> None:
+    """Skip when something is missing, or fail where the run says that nothing may be."""
+    if condition:
+        return
+    if os.environ.get("BVF_REQUIRE_BROWSER"):
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def address() -> Iterator[str]:
+    require((SITE / "index.html").is_file(), "the site is not built: run make book")
+    with serve() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    try:
+        find_browser()
+    except FileNotFoundError as error:
+        require(False, str(error))
+    with launch() as started:
+        yield started
+
+
+class Visit:
+    """One page, opened with the network off, and everything that went wrong on the way."""
+
+    def __init__(self, context: BrowserContext, url: str, allowed: str) -> None:
+        self.outside: list[str] = []
+        self.problem: list[str] = []
+        self.allowed = allowed
+        context.route("**/*", self._route)
+        self.page: Page = context.new_page()
+        self.page.set_default_timeout(TIMEOUT_MS)
+        self.page.on("pageerror", lambda error: self.problem.append(f"page error: {error}"))
+        self.page.on("console", self._console)
+        self.page.on("requestfailed", lambda r: self.problem.append(f"not loaded: {r.url[:200]}"))
+        self.page.on(
+            "response", lambda r: self.problem.append(f"{r.status}: {r.url[:200]}") if r.status >= 400 else None
+        )
+        self.page.goto(url, wait_until="load")
+        self.page.wait_for_function(RENDERED)
+
+    def _console(self, message: ConsoleMessage) -> None:
+        if message.type == "error":
+            self.problem.append(f"console: {message.text} ({message.location.get('url', '')})")
+
+    def _route(self, route: Route) -> None:
+        url = route.request.url
+        if url.startswith((self.allowed, "data:", "blob:")):
+            route.continue_()
+        else:
+            self.outside.append(url)
+            route.abort()
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def visit(request: pytest.FixtureRequest, browser: Browser, address: str) -> Iterator[Visit]:
+    context = browser.new_context(viewport=WIDE, color_scheme="light")
+    try:
+        yield Visit(context, f"{address}/{request.param}", address)
+    finally:
+        context.close()
+
+
+def moves(page: Page, image: Locator, before: str, timeout: int = 3_000) -> bool:
+    """Return whether the picture becomes another one within the time."""
+    try:
+        page.wait_for_function(
+            "([image, src]) => image.src !== src", arg=[image.element_handle(), before], timeout=timeout
+        )
+    except PlaywrightTimeout:
+        return False
+    return True
+
+
+def test_loads_without_help_and_without_errors(visit: Visit) -> None:
+    assert visit.outside == []
+    assert visit.problem == []
+
+
+def test_names_no_other_hosts_resource(visit: Visit) -> None:
+    # A preconnect or a lazy picture asks for nothing while the test looks, and leaks all the same.
+    addresses = visit.page.eval_on_selector_all(
+        "script[src], img[src], iframe[src], link[href]:not([rel=canonical]), source[src], video[src], object[data]",
+        "nodes => nodes.map(node => node.src || node.href || node.data)",
+    )
+    own = visit.allowed
+    assert [url for url in addresses if not url.startswith((own, "data:", "blob:"))] == []
+
+
+def test_formulas_are_rendered(visit: Visit) -> None:
+    written = visit.page.locator("main .math").count()
+    drawn = visit.page.locator("main .math mjx-container svg").count()
+    assert drawn >= written, f"{written} formulas are written, {drawn} are drawn"
+    bad = "mjx-merror, [data-mjx-error], mjx-container [data-mml-node=merror], mjx-container [fill=red]"
+    assert visit.page.locator(bad).count() == 0, visit.page.locator(bad).first.inner_html()[:500]
+
+
+def test_pictures_are_there_and_described(visit: Visit) -> None:
+    pictures = visit.page.eval_on_selector_all(
+        "main img",
+        """async nodes => { const out = []; for (const node of nodes) {
+             node.loading = "eager"; await node.decode().catch(() => 0);
+             out.push([node.src.slice(0, 120), node.alt.trim(), node.naturalWidth]); } return out; }""",
+    )
+    assert [src for src, alt, _ in pictures if not alt] == [], "without alt text"
+    assert [src for src, _, width in pictures if not width] == [], "without a picture"
+    assert [src for src, alt, _ in pictures if "_images/" in alt or alt.endswith(".png")] == [], "alt is a file name"
+
+
+def test_sliders_move(visit: Visit) -> None:
+    page = visit.page
+    for slider in page.locator(".bvf-slider").all():
+        slider.evaluate(
+            "node => { for (let up = node; up; up = up.parentElement) if (up.tagName == 'DETAILS') up.open = true; }"
+        )
+        image = slider.locator("img").first
+        for control in slider.locator("input[type=range]").all():
+            before = image.evaluate("node => node.src")
+            control.focus()
+            page.keyboard.press("End")
+            if control.evaluate("node => node.value === node.defaultValue"):
+                page.keyboard.press("Home")
+            assert moves(page, image, before), "the slider moved and the picture stayed"
+        for button in slider.locator("button.bvf-play").all():
+            before = image.evaluate("node => node.src")
+            button.click()
+            assert moves(page, image, before), "play was pressed and the picture stayed"
+            button.click()
+
+
+def test_follows_the_colour_scheme(visit: Visit) -> None:
+    page = visit.page
+    colour = "getComputedStyle(document.body).backgroundColor"
+    seen = {}
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        page.wait_for_function("scheme => document.documentElement.dataset.theme === scheme", arg=scheme)
+        text = page.evaluate("getComputedStyle(document.querySelector('main') || document.body).color")
+        seen[scheme] = (page.evaluate(colour), text)
+        assert len(page.screenshot()) > 2_000, "an empty picture"
+    page.emulate_media(color_scheme="light")
+    (paper, ink), (dark_paper, dark_ink) = seen["light"], seen["dark"]
+    assert paper != dark_paper
+    assert ink != dark_ink
+    assert ink != paper
+
+
+def test_fits_a_phone(visit: Visit) -> None:
+    page = visit.page
+    page.set_viewport_size(NARROW)
+    try:
+        width, room = page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
+        cause = page.evaluate(
+            """() => [...document.querySelectorAll("main *")].filter(node => {
+                 for (let up = node.parentElement; up; up = up.parentElement)
+                   if (getComputedStyle(up).overflowX !== "visible") return false;
+                 return node.getBoundingClientRect().right > innerWidth + 1; })
+               .slice(0, 3).map(node => node.outerHTML.slice(0, 150))"""
+        )
+        assert width <= room, f"{width} px on a screen of {room}: {cause}"
+        # The theme hides what sticks out of its columns: a box that is cut off would be lost, not scrolled.
+        assert cut_off(page) == [], "cut off on a narrow screen"
+    finally:
+        page.set_viewport_size(WIDE)
+
+
+def cut_off(page: Page) -> list[str]:
+    """Return text blocks of the article that end beyond the screen and that no box lets the reader scroll to."""
+    return list(
+        page.evaluate(
+            """() => [...document.querySelectorAll("article p, article pre, article table, article img, article svg")]
+               .filter(node => {
+                 if (!node.getClientRects().length) return false;
+                 if (node.getBoundingClientRect().right <= innerWidth + 1) return false;
+                 if (node.closest("mjx-assistive-mml, [hidden], .headerlink")) return false;
+                 for (let up = node; up && up.tagName !== "ARTICLE"; up = up.parentElement)
+                   if (["auto", "scroll"].includes(getComputedStyle(up).overflowX)) return false;
+                 return true; })
+               .slice(0, 3).map(node => node.outerHTML.slice(0, 150))"""
+        )
+    )
+
+
+def test_search_finds_a_word(browser: Browser, address: str) -> None:
+    context = browser.new_context(viewport=WIDE)
+    try:
+        visit = Visit(context, f"{address}/search.html?q=value", address)
+        visit.page.wait_for_selector("#search-results li a")
+        assert visit.outside == []
+        assert visit.problem == []
+    finally:
+        context.close()
+
+
+def test_opens_from_the_disk(browser: Browser, address: str) -> None:
+    # `address` only makes sure that the site is there.
+    names = [name for name in NAMES if name.startswith("book/")]
+    with_slider = [name for name in names if "bvf-slider" in (SITE / name).read_text(encoding="utf-8")]
+    for name in (with_slider or names)[:1]:
+        context = browser.new_context(viewport=WIDE)
+        try:
+            visit = Visit(context, (SITE / name).as_uri(), "file://")
+            assert visit.outside == []
+            # A browser reads no fonts from the disk; the theme's icons are drawn by its script all the same.
+            assert [text for text in visit.problem if "/webfonts/" not in text] == []
+            test_formulas_are_rendered(visit)
+            test_sliders_move(visit)
+        finally:
+            context.close()
+
+
+# The watch itself: a page that does everything wrong must be caught.
+
+
+@pytest.fixture
+def bad_page(tmp_path: Path) -> str:
+    html = """<!doctype html><html><body><main><article class="bd-article">
+      <div class="math">unrendered</div>
+      <img src="data:image/gif;base64,R0lGODlhAQABAAAAACw="><pre style="width:900px">x</pre>
+      <div class="bvf-slider"><img alt="a" src="data:,a"><input type="range" min="0" max="3" value="0"></div>
+      </article></main><script src="https://example.org/x.js"></script><script>undefined.field</script></body></html>"""
+    (tmp_path / "bad.html").write_text(html, encoding="utf-8")
+    return (tmp_path / "bad.html").as_uri()
+
+
+def test_the_watch_sees_a_bad_page(browser: Browser, bad_page: str) -> None:
+    context = browser.new_context(viewport=NARROW)
+    try:
+        visit = Visit(context, bad_page, "file://")
+        assert visit.outside == ["https://example.org/x.js"]
+        assert any(re.search("page error", text) for text in visit.problem)
+        for check in (
+            test_loads_without_help_and_without_errors,
+            test_names_no_other_hosts_resource,
+            test_formulas_are_rendered,
+            test_pictures_are_there_and_described,
+            test_sliders_move,
+            test_fits_a_phone,
+        ):
+            with pytest.raises((AssertionError, Error)):
+                check(visit)
+        visit.page.set_viewport_size(NARROW)
+        assert len(cut_off(visit.page)) == 1
+    finally:
+        context.close()

@@ -1,0 +1,1 @@
+"""Tools of the book's authors; nothing in the package imports them."""
