@@ -139,7 +139,7 @@ def test_policy_that_never_ends() -> None:
         lambda: tb.evaluate_policy(trap(), [[1, 0], [1, 0], [1, 0]]),
         lambda: tb.occupancy_measure(trap(), [[1, 0], [1, 0], [1, 0]]),
     ):
-        with pytest.raises(tb.ImproperPolicyError, match="from state 1 the episode never ends.*time_augmented"):
+        with pytest.raises(tb.ImproperPolicyError, match=r"from state 1 the episode never ends.*time_augmented"):
             quantity()
     assert tb.forward_value(chain, [0, 1.0, 0], 0.5)[1] == pytest.approx(2.0)
 
@@ -154,9 +154,14 @@ def test_unreachable_states() -> None:
     ):
         with pytest.raises(tb.UnreachableStateError, match=r"state 2 cannot be reached.*chain.visited"):
             quantity()
-    marked = tb.backward_value(chain, np.ones(3), unreachable="nan")
-    assert np.isnan(marked[2])
-    assert np.isfinite(marked[:2]).all()
+    stuck_elsewhere = tb.Chain(
+        np.array([[0, 0.5, 0], [0, 0.5, 0], [0, 0, 1.0]]), np.array([0.5, 0.5, 0]), np.array([1.0, 0, 0])
+    )
+    for quantity in (tb.backward_value, tb.state_wise_cost):
+        for part in (chain, stuck_elsewhere):  # what an unvisited state could do does not matter
+            marked = quantity(part, np.ones(3), unreachable="nan")
+            assert np.isnan(marked).tolist() == [False, False, True]
+    np.testing.assert_allclose(tb.expected_visits(stuck_elsewhere), [1, 1, 0])
     with pytest.raises(tb.InvalidModelError, match="'raise' or 'nan'"):
         tb.backward_value(chain, np.ones(3), unreachable="zero")
 
@@ -164,7 +169,7 @@ def test_unreachable_states() -> None:
 def test_discounts() -> None:
     chain = tb.two_state()
     for quantity in (lambda: tb.forward_value(chain, [0, 1.0]), lambda: tb.backward_value(chain, [0, 1.0])):
-        with pytest.raises(tb.DiscountError, match="gamma = 1 on a chain that never ends.*use gamma < 1"):
+        with pytest.raises(tb.DiscountError, match=r"gamma = 1 on a chain that never ends.*use gamma < 1"):
             quantity()
     for gamma in (-0.1, 1.1):
         with pytest.raises(tb.DiscountError, match=r"lies in \[0, 1\]"):
@@ -193,7 +198,7 @@ def test_episodes() -> None:
     with pytest.raises(tb.InvalidModelError, match="one entry per episode"):
         tb.Episodes(state, state, np.array([2]), np.ones(2, bool), flags)
     cut = tb.Episodes(state, state, np.array([2]), flags, ~flags)
-    with pytest.raises(tb.InvalidModelError, match="episode 0 is cut.*use td"):
+    with pytest.raises(tb.InvalidModelError, match=r"episode 0 is cut.*use td"):
         tb.monte_carlo(cut, [1.0, 1.0])
     with pytest.raises(tb.InvalidModelError, match="visit state 1, but cost has 1 entries"):
         tb.td(cut, [1.0])
@@ -205,12 +210,23 @@ def test_episodes() -> None:
         tb.streaming_backward_td(tb.reversed_episodes(cut), [1.0, 1.0])
     with pytest.raises(tb.SolveError, match="rank 1 of 2"):
         tb.lstd(cut, [1.0, 1.0], "backward", features=np.ones((2, 2)))
-    with pytest.raises(tb.SolveError, match="diverged at update"):
-        whole = tb.sample_episodes(
-            tb.chain_cmdp(tb.chain4(), tb.CHAIN4_COST), np.ones((4, 1)), 3000, np.random.default_rng(0)
-        )
-        with np.errstate(all="ignore"):
-            tb.td(whole, tb.CHAIN4_COST, step_size=50.0)
+    model = tb.chain_cmdp(tb.chain4(), tb.CHAIN4_COST)
+    whole = tb.sample_episodes(model, np.ones((4, 1)), 3000, np.random.default_rng(0))
+    with np.errstate(all="ignore"), pytest.raises(tb.SolveError, match="diverged at update"):
+        tb.td(whole, tb.CHAIN4_COST, step_size=50.0)
+
+
+def test_a_limit_just_below_the_least_cost_is_infeasible() -> None:
+    """HiGHS gives up (status 4) on this layout and limit: still an answer, and it says why no policy is allowed."""
+    pit = np.zeros((12, 12), bool)
+    pit[1:, 5] = pit[8:, 6] = pit[11:, 7] = True
+    wedge = GridWorld(pit, (11, 0), step_reward=-10.0).to_cmdp()
+    least, _ = tb.cost_range(wedge)
+    for limit in (0.0, 0.1, 0.13):
+        answer = tb.optimal_policy(wedge.with_cost_limit(limit))
+        assert answer.status == "infeasible"
+        assert answer.cost == pytest.approx(least)
+    assert tb.optimal_policy(wedge.with_cost_limit(0.2)).is_feasible
 
 
 def test_returns() -> None:
@@ -223,7 +239,7 @@ def test_returns() -> None:
 def test_everything_else() -> None:
     with pytest.raises(tb.InvalidModelError, match="horizon is -1"):
         tb.time_augmented(trap(), -1)
-    with pytest.raises(tb.InvalidModelError, match="horizon is 1.5"):
+    with pytest.raises(tb.InvalidModelError, match=r"horizon is 1\.5"):
         tb.finite_horizon_value(tb.chain4(), tb.CHAIN4_COST, 1.5)  # type: ignore[arg-type]
     with pytest.raises(tb.InvalidModelError, match="branching 9"):
         tb.random_cmdp(np.random.default_rng(0), 4, branching=9)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -178,7 +180,7 @@ def cut_at_coins(episodes: tb.Episodes, generator: np.random.Generator) -> tb.Ep
     rows, starts, ends = [], [], []
     for row, length in zip(episodes.state, episodes.length, strict=True):
         edges = [0, *np.flatnonzero(generator.random(length) < 0.4), length - 1]
-        for k, (first, last) in enumerate(zip(edges, edges[1:], strict=False)):
+        for k, (first, last) in enumerate(pairwise(edges)):
             rows.append(row[first : last + 1])
             starts.append(k == 0)
             ends.append(k == len(edges) - 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from bvf_tutorial import tabular as tb
 from tests import shapes
 

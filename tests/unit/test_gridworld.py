@@ -1,0 +1,128 @@
+"""The grid world: its layout rules, its exact model, its sampler."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from bvf_tutorial import tabular as tb
+from bvf_tutorial.envs import ACTION_NAMES, GridWorld
+
+
+def test_layout_rules() -> None:
+    """Start bottom-right, goal in the left column, no pit on either, about 30% pits; one seed, one layout."""
+    grids = [GridWorld.random(seed) for seed in range(200)]
+    for grid in grids:
+        assert grid.start == (11, 11)
+        assert grid.goal[1] == 0
+        assert not grid.pit[grid.start]
+        assert not grid.pit[grid.goal]
+        assert grid.fewest_pits() * grid.pit_cost <= grid.cost_limit
+    share = np.mean([grid.pit.sum() / 142 for grid in grids])
+    assert abs(share - 0.3) < 4 * np.sqrt(0.3 * 0.7 / 142 / 200)
+    rows = np.bincount([grid.goal[0] for grid in grids], minlength=12)
+    assert stats.chisquare(rows).pvalue > 1e-3
+    assert np.array_equal(GridWorld.random(7).pit, grids[7].pit)
+    assert len({grid.pit.tobytes() for grid in grids}) == 200
+
+
+def test_fewest_pits_by_relaxation() -> None:
+    """Against Bellman-Ford over cells, on layouts drawn without the solvability rule; and unsolvable ones do occur."""
+    counts = []
+    for seed in range(60):
+        grid = GridWorld.random(seed, must_be_solvable=False, pit_probability=0.45)
+        distance = np.full(144, np.inf)
+        distance[grid.start_state] = 0
+        while True:
+            before = distance.copy()
+            for action in range(4):
+                target = grid.successor()[:, action]
+                np.minimum.at(distance, target, distance + grid.pit.ravel()[target])
+            if np.array_equal(before, distance):
+                break
+        assert grid.fewest_pits() == distance[grid.goal_state]
+        counts.append(grid.fewest_pits())
+    assert max(counts) > 2
+
+
+def test_model_cell_by_cell() -> None:
+    """The dense model against the rules written out for one step."""
+    grid = GridWorld.random(0)
+    model = grid.to_cmdp()
+    step = {"up": (-1, 0), "right": (0, 1), "down": (1, 0), "left": (0, -1)}
+    for state in range(144):
+        row, column = divmod(state, 12)
+        for action in range(4):
+            expected = np.zeros(144)
+            for executed, name in enumerate(ACTION_NAMES):
+                weight = 0.05 / 4 + 0.95 * (executed == action)
+                there = min(max(row + step[name][0], 0), 11), min(max(column + step[name][1], 0), 11)
+                expected[there[0] * 12 + there[1]] += weight
+            if state == grid.goal_state:
+                assert not model.transition[state, action].any()
+                assert model.termination[state, action] == 1.0
+                assert model.reward[state, action] == 0.0
+                continue
+            np.testing.assert_allclose(model.transition[state, action], expected, atol=1e-15)
+            goal = expected[grid.goal_state]
+            assert model.reward[state, action] == pytest.approx(1000 * goal - (1 - goal))
+            assert model.termination[state, action] == 0.0
+    assert model.cost.tolist() == (10.0 * grid.pit.ravel()).tolist()
+    assert model.initial.argmax() == 143
+    assert model.cost_limit == 20.0
+
+
+def test_time_augmented_model() -> None:
+    """201 layers; values of the clocked model are the finite-horizon values of the plain one."""
+    grid = GridWorld.random(1)
+    plain, timed = grid.to_cmdp(), grid.to_cmdp(time_augmented_states=True)
+    assert timed.n_states == 144 * 201
+    policy = tb.uniform_policy(plain)
+    chain = tb.policy_chain(timed, np.tile(policy, (201, 1)))
+    exact = tb.finite_horizon_value(tb.policy_chain(plain, policy), plain.cost, 200)
+    value = tb.forward_value(chain, timed.cost).reshape(201, 144)
+    np.testing.assert_allclose(value, exact.forward, rtol=1e-9, atol=1e-9)
+    assert tb.expected_length(chain) == pytest.approx(exact.law.sum(), rel=1e-10)
+    back = tb.backward_value(chain, timed.cost, unreachable="nan").reshape(201, 144)
+    np.testing.assert_allclose(back, exact.backward, rtol=1e-9, atol=1e-9)
+
+
+def test_sampled_episodes_agree_with_the_model() -> None:
+    """Chi-square of the executed moves from every well-visited cell; length, cost and return within five errors."""
+    grid = GridWorld.random(2)
+    model = grid.to_cmdp()
+    policy = 0.5 * tb.optimal_policy(model).policy + 0.5 * tb.uniform_policy(model)
+    episodes = tb.sample_episodes(model, policy, 20_000, np.random.default_rng(0), horizon=grid.horizon)
+    here, there = episodes.state[:, :-1], episodes.state[:, 1:]
+    moved = there >= 0
+    p_values = []
+    for state in range(144):
+        for action in range(4):
+            chosen = moved & (here == state) & (episodes.action[:, :-1] == action)
+            if chosen.sum() < 400 or state == grid.goal_state:
+                continue
+            expected = model.transition[state, action]
+            live = expected > 0
+            seen = np.bincount(there[chosen], minlength=144)
+            assert not seen[~live].any()
+            if live.sum() > 1:
+                p_values.append(stats.chisquare(seen[live], seen.sum() * expected[live]).pvalue)
+    assert len(p_values) > 100
+    assert min(p_values) > 1e-3 / len(p_values)
+    exact = tb.finite_horizon_value(tb.policy_chain(model, policy), model.cost, grid.horizon)
+    cost = tb.episode_sum(episodes, model.cost)
+    assert abs(cost.mean() - exact.forward[0, grid.start_state]) < 5 * cost.std() / np.sqrt(20_000)
+    length = episodes.length
+    assert abs(length.mean() - exact.law.sum()) < 5 * length.std() / np.sqrt(20_000)
+    assert length.max() <= 201
+
+
+def test_other_presets_are_arguments() -> None:
+    grid = GridWorld.random(0, size=5, pit_probability=0.1)
+    model = grid.to_cmdp()
+    assert model.n_states == 25
+    sure = GridWorld(grid.pit, grid.goal, slip=0.0, pit_cost=3.0, horizon=9).to_cmdp(time_augmented_states=True)
+    assert sure.n_states == 250
+    assert sure.cost.max() in (0.0, 3.0)
+    assert set(np.unique(sure.transition.data)) == {1.0}

@@ -1,0 +1,133 @@
+"""The house: who may import whom, and what an import costs. Every check starts a fresh interpreter or reads the source."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "bvf_tutorial"
+
+# A file may import from its own room and from rooms further left: mathematics, tasks, pictures.
+ROOMS = {"tabular": 0, "envs": 1, "plotting": 2, "widgets": 2}
+ALLOWED_OUTSIDE = {
+    "tabular": {"numpy", "scipy"},
+    "envs": {"numpy", "scipy", "gymnasium"},
+    "plotting": {"numpy", "matplotlib", "cycler"},
+    "widgets": {"matplotlib", "ipywidgets"},
+}
+# Inside tabular, in reading order: a file imports only from files before it.
+ORDER = [
+    "errors", "arrays", "chain", "resolvent", "cmdp", "markov", "values", "optimum", "examples", "generators", "sampling", "learning",
+]  # fmt: skip
+
+
+def imports(path: Path) -> set[str]:
+    """Return the absolute dotted names that a file imports, relative ones resolved."""
+    here = ("bvf_tutorial", *path.relative_to(PACKAGE).with_suffix("").parts)
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = here[: len(here) - node.level] if node.level else ()
+            name = ".".join([*base, *([node.module] if node.module else [])])
+            found |= {name} if node.module else {f"{name}.{alias.name}" for alias in node.names}
+    return found
+
+
+def room(name: str) -> str:
+    return name.split(".")[1]
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_direction_of_imports(path: Path) -> None:
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    if parts == ("__init__",):
+        assert imports(path) == set()
+        return
+    own = parts[0]
+    for name in imports(path):
+        if name.startswith("bvf_tutorial"):
+            assert ROOMS[room(name)] < ROOMS[own] or room(name) == own, f"{own} may not import {name}"
+            if own == "tabular" and parts[1] != "__init__" and room(name) == "tabular":
+                assert ORDER.index(name.split(".")[2]) < ORDER.index(parts[1]), f"{parts[1]} may not import {name}"
+        elif name.split(".")[0] not in sys.stdlib_module_names:
+            assert name.split(".")[0] in ALLOWED_OUTSIDE[own], f"{own} may not import {name}"
+
+
+def test_every_file_says_what_it_knows() -> None:
+    for path in PACKAGE.rglob("*.py"):
+        text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        assert text, path
+        if path.name != "__init__.py" or path.parent == PACKAGE:
+            assert text.startswith("This file knows "), path
+
+
+def test_size_of_the_house() -> None:
+    lines = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in PACKAGE.rglob("*.py")}
+    assert sum(lines.values()) < 4500
+    for path in lines:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef):
+                assert node.end_lineno is not None
+                assert node.end_lineno - node.lineno < 70, f"{path.name}: {node.name} is too long to read at once"
+
+
+def run(code: str) -> str:
+    finished = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=PACKAGE.parent
+    )
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout
+
+
+BLOCK = """
+import sys
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {blocked!r}:
+            raise ImportError("blocked: " + name)
+sys.meta_path.insert(0, Block())
+"""
+
+
+def test_tabular_works_with_everything_else_absent() -> None:
+    """No torch, mujoco, matplotlib, gymnasium, pandas, IPython: the mathematics needs NumPy and SciPy."""
+    blocked = {"torch", "mujoco", "matplotlib", "gymnasium", "IPython", "ipywidgets", "pandas", "jaxtyping", "beartype"}
+    code = BLOCK.format(blocked=blocked) + (
+        "from bvf_tutorial import tabular as tb\n"
+        "from bvf_tutorial.envs import GridWorld\n"
+        "print(tb.backward_value(tb.chain4(), tb.CHAIN4_COST)[3] > 9, GridWorld.random(0).to_cmdp().n_states)\n"
+    )
+    assert run(code).split() == ["True", "144"]
+
+
+def test_core_needs_only_its_declared_dependencies() -> None:
+    """Pictures and sliders draw without ipywidgets, IPython or torch; only the live explorer asks, in words."""
+    blocked = {"torch", "mujoco", "ipywidgets", "IPython", "pandas", "plotly"}
+    code = BLOCK.format(blocked=blocked) + (
+        "import matplotlib; matplotlib.use('Agg')\n"
+        "import matplotlib.pyplot as plt\n"
+        "from bvf_tutorial import plotting, widgets\n"
+        "from bvf_tutorial.envs import GridWorld\n"
+        "draw = lambda k: plotting.draw_layout(GridWorld.random(k), plt.figure().add_subplot()).figure\n"
+        "print(len(widgets.frame_slider(draw, [0, 1], 'layouts').frames))\n"
+        "try:\n    widgets.explorer(draw, k=(0, 1, 1))\n"
+        "except ImportError as error:\n    print(error)\n"
+    )
+    assert run(code).splitlines() == [
+        "2",
+        "the live explorer needs ipywidgets: pip install ipywidgets (the sliders on the page do not)",
+    ]
+
+
+def test_importing_the_package_loads_nothing() -> None:
+    """The reason it takes milliseconds: no NumPy, SciPy or torch behind the bare import. Times belong to benchmarks."""
+    code = "import sys; import bvf_tutorial; print([m for m in ('numpy', 'scipy', 'torch', 'matplotlib') if m in sys.modules])"
+    assert run(code).strip() == "[]"
+    code = "import sys; import bvf_tutorial.tabular; print([m for m in ('torch', 'matplotlib') if m in sys.modules])"
+    assert run(code).strip() == "[]"
