@@ -56,11 +56,13 @@ lint: $(INSTALLED) ## check style, types, docstrings and the form of the noteboo
 	$(BIN)/mypy
 	$(BIN)/interrogate --quiet bvf_tutorial
 	$(RUN) -m tools.notebooks normalise --check
+	$(RUN) -m tools.claims --check
 
 format: $(INSTALLED) ## rewrite code and notebooks in their normal form
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(RUN) -m tools.notebooks normalise
+	$(RUN) -m tools.claims
 
 notebooks: $(INSTALLED) ## execute every chapter in place and store its outputs
 	$(RUN) -m tools.notebooks execute

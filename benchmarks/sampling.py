@@ -1,4 +1,4 @@
-"""Count grid-world steps per second of the batched sampler, at several batch sizes, beside a plain Python loop, in one run.
+"""Count grid-world steps per second of the batched sampler, beside a plain Python loop, in one run.
 
 Usage: ``python benchmarks/sampling.py [--rounds 5]``. One thread; the sizes take turns; medians.
 """

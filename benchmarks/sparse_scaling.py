@@ -1,7 +1,8 @@
 """Time the stationary law and the backward value of a sparse grid walk from ten thousand to a million states.
 
-Each size runs in its own process, so that peak memory is that size's own; sizes and the dense solve take turns, and medians
-over the rounds are printed side by side. One thread. Usage: ``python benchmarks/sparse_scaling.py [--rounds 3] [--output CSV]``.
+Each size runs in its own process, so that peak memory is that size's own; sizes and the dense solve take turns, and
+medians over the rounds are printed side by side. One thread.
+Usage: ``python benchmarks/sparse_scaling.py [--rounds 3] [--output CSV]``.
 """
 
 from __future__ import annotations
@@ -83,22 +84,19 @@ def main() -> None:
 
 def write(path: Path, rows: list[dict[str, float]], rounds: int) -> None:
     """Write the table and what made it; the file appears whole or not at all."""
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
-    ).stdout.strip()
+    describe = ["git", "describe", "--always", "--dirty"]
+    commit = subprocess.run(describe, capture_output=True, text=True, check=False).stdout.strip()
+    head = (
+        f"# command: python benchmarks/sparse_scaling.py --rounds {rounds} --output {path}\n# commit: {commit}\n"
+        f"# machine: {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, one thread\n"
+    )
     temporary = path.with_suffix(".tmp")
     with temporary.open("w", newline="", encoding="utf-8") as file:
-        file.write(
-            f"# command: python benchmarks/sparse_scaling.py --rounds {rounds} --output {path}\n# commit: {commit}\n"
-        )
-        file.write(
-            f"# machine: {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, one thread\n"
-        )
+        file.write(head)
         writer = csv.DictWriter(file, FIELDS)
         writer.writeheader()
-        writer.writerows(
-            {key: f"{row[key]:.4g}" if isinstance(row[key], float) else row[key] for key in FIELDS} for row in rows
-        )
+        for row in rows:
+            writer.writerow({key: f"{row[key]:.4g}" if isinstance(row[key], float) else row[key] for key in FIELDS})
     temporary.replace(path)
 
 

@@ -117,7 +117,9 @@ def draw_policy(
                     (column + right * size * 1.2, row + down * size * 1.2),
                     (column - right * size * 0.4, row - down * size * 0.4),
                     arrowprops={
-                        "arrowstyle": "->",
+                        "arrowstyle": "->,head_width=0.2,head_length=0.25",
+                        "shrinkA": 0,
+                        "shrinkB": 0,
                         "color": COLORS["black"],
                         "alpha": 0.15 if faint else 1.0,
                         "lw": 1.3,

@@ -1,4 +1,4 @@
-"""This file knows the stochastic grid world of the paper's section 5.1: its layouts, and its exact CMDP.
+"""This file knows the stochastic grid world of the paper's section 6.1: its layouts, and its exact CMDP.
 
 The agent starts in the bottom-right cell and looks for a goal in the left column. Pits are drawn at random; stepping on
 one costs 10. With probability ``slip`` a uniformly random action is executed instead of the chosen one. Deviations from

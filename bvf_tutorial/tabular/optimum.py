@@ -122,11 +122,11 @@ def optimal_policy(cmdp: CMDP, gamma: float = 1.0) -> Optimum:
     )
     if result.status == 0:
         return _optimum(cmdp, gamma, result, "optimal", max(0.0, -float(result.ineqlin.marginals[0])))
-    # HiGHS proves infeasibility, or gives up (status 4) where the limit lies just below the least cost: ask for that cost.
+    # HiGHS proves infeasibility, or gives up (status 4) where the limit is just below the least cost: ask for that.
     least = _optimum(cmdp, gamma, _solve(state_cost, flow, cmdp.initial), "infeasible", np.inf)
     if least.cost <= cmdp.cost_limit:
         raise SolveError(
-            f"HiGHS finds no optimum under cost_limit {cmdp.cost_limit}, which the least cost {least.cost:.12g} respects; "
+            f"HiGHS finds no optimum under cost_limit {cmdp.cost_limit}, though the least cost is {least.cost:.12g}; "
             "rescale rewards and costs towards 1, or move the limit by its seventh digit."
         )
     return least

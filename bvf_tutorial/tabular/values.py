@@ -118,7 +118,7 @@ def backward_q_value(cmdp: CMDP, policy: npt.ArrayLike, gamma: float = 1.0) -> F
 
 
 def bellman_operator(chain: Chain, cost: npt.ArrayLike, value: npt.ArrayLike, gamma: float = 1.0) -> FloatArray:
-    """Return ``T v = d + gamma P v``, [S] (paper, eq. 5 when ``chain`` is a ``time_reversal``).
+    """Return ``T v = d + gamma P v``, [S] (paper, eq. 6 when ``chain`` is a ``time_reversal``).
 
     One operator for both directions: forward on ``chain``, backward on ``time_reversal(chain)``. On a killed chain it
     has one fixed point and iteration converges at the rate ``rho(gamma P)``, the same in both directions; on a
@@ -157,7 +157,7 @@ def expected_remaining(chain: Chain) -> FloatArray:
 
 
 def state_wise_cost(chain: Chain, cost: npt.ArrayLike, gamma: float = 1.0, unreachable: str = "raise") -> FloatArray:
-    """Return ``Vb + V - d``, [S], the left side of the value-based constraint (paper, eq. 7).
+    """Return ``Vb + V - d``, [S], the left side of the value-based constraint (paper, eq. 7 and 8).
 
     Undiscounted, it is the expected cost of the whole episode given that the present state is ``x``: ``d`` is counted
     in both values and subtracted once. Averaged over the stationary law it is ``E[L C] / E[L]``, which need not be
