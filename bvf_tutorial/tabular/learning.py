@@ -272,7 +272,7 @@ def lstd(
 
     ``A w = b`` with traces ``z_t = gamma lambda z_{t-1} + phi_t``.
 
-    On whole episodes ``A`` backward is exactly ``A`` forward transposed when ``lambda_ = 0``: one matrix serves both
+    On whole episodes ``A`` backward is exactly ``A`` forward transposed, for every ``lambda_``: one matrix serves both
     values.
 
     Args:

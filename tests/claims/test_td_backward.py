@@ -34,10 +34,11 @@ def test_transposed_in_every_sample(seed: int) -> None:
     cost = tb.CHAIN4_COST
     model = tb.chain_cmdp(tb.chain4(), cost)
     episodes = tb.sample_episodes(model, np.ones((4, 1)), 50, np.random.default_rng(seed))
-    forward = tb.lstd(episodes, cost, "forward", features=FEATURES[:, :2])
-    backward = tb.lstd(episodes, cost, "backward", features=FEATURES[:, :2])
-    np.testing.assert_allclose(backward.matrix, forward.matrix.T, atol=1e-12)
-    np.testing.assert_allclose(backward.vector, forward.vector, atol=1e-12)
+    for gamma, lambda_ in ((1.0, 0.0), (0.9, 0.0), (1.0, 0.7), (0.9, 1.0)):
+        forward = tb.lstd(episodes, cost, "forward", gamma, lambda_, FEATURES)
+        backward = tb.lstd(episodes, cost, "backward", gamma, lambda_, FEATURES)
+        np.testing.assert_allclose(backward.matrix, forward.matrix.T, atol=1e-11)
+        assert np.allclose(backward.vector, forward.vector, atol=1e-12) == (lambda_ == 0)
 
 
 def test_lstd_golden() -> None:
