@@ -17,7 +17,7 @@ ALLOWED_OUTSIDE = {
     "tabular": {"numpy", "scipy"},
     "envs": {"numpy", "scipy", "gymnasium"},
     "plotting": {"numpy", "matplotlib", "cycler"},
-    "widgets": {"matplotlib", "ipywidgets"},
+    "widgets": {"matplotlib", "PIL", "ipywidgets"},
 }
 # Inside tabular, in reading order: a file imports only from files before it.
 ORDER = [
