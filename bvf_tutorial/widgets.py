@@ -5,6 +5,7 @@ self-contained piece of HTML: no script, style or image comes from elsewhere, an
 """
 
 import base64
+import functools
 import hashlib
 import html
 import io
@@ -104,6 +105,7 @@ def explorer(draw: Callable[..., Figure], **controls: Any) -> Any:
             "the live explorer needs ipywidgets: pip install ipywidgets (the sliders on the page do not)"
         ) from error
 
+    @functools.wraps(draw)  # interactive reads the defaults from the signature: the panel opens where draw says
     def show(**values: Any) -> None:
         figure = draw(**values)
         plt.show()

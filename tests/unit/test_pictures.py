@@ -99,11 +99,12 @@ def test_sliders_are_self_contained_and_reproducible() -> None:
 def test_explorer_redraws() -> None:
     seen = []
 
-    def draw(height: int) -> plt.Figure:
+    def draw(height: int = 3) -> plt.Figure:
         seen.append(height)
         return plt.figure()
 
     panel = widgets.explorer(draw, height=(0, 5, 1))
+    assert panel.children[0].value == 3
     panel.children[0].value = 4
     panel.update()
     assert seen[-1] == 4
