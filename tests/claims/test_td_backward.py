@@ -159,3 +159,70 @@ def test_reweighted_predecessors_change_the_answer() -> None:
     # The exact value needs the episode law, not only the transitions: 0.2 is a property of how often y1 is visited.
     chain = tb.Chain.killed(np.array([[0, 0, 1.0], [0, 0, 1.0], [0, 0, 0]]), np.array([0.2, 0.8, 0]))
     assert tb.backward_value(chain, cost)[2] == pytest.approx(0.2)
+
+
+def pooled_td_ratio(chain: tb.Chain, cost: np.ndarray, horizon: int) -> float:
+    """Sum of the pooled TD(0) values over the pooled law, relative to E[C], for episodes cut at ``horizon``."""
+    value = tb.finite_horizon_value(chain, cost, horizon)
+    visits, last, before = value.law.sum(axis=0), value.law[horizon], value.law[:horizon].sum(axis=0)
+    seen = visits > 0
+    transition = (before[:, None] * chain.transition)[np.ix_(seen, seen)] / visits[seen, None]
+    end = 1 - transition.sum(axis=1)
+    assert end == pytest.approx(last[seen] / visits[seen], abs=1e-12)
+    pooled_chain = tb.Chain(transition, np.maximum(end, 0), chain.initial[seen])
+    total = tb.state_wise_cost(pooled_chain, cost[seen])
+    return float(visits[seen] / visits.sum() @ total / (chain.initial @ value.forward[0]))
+
+
+def test_pooled_td_is_neither_an_upper_bound_nor_bounded_by_two() -> None:
+    """One state: (2T+1)/(T+1). Four states (x0 -> a|b, a -> c, b -> b|c, c -> c): below one, though usually well above."""
+    one = tb.Chain(np.ones((1, 1)), np.zeros(1), np.ones(1))
+    for horizon in (1, 5, 200):
+        assert pooled_td_ratio(one, np.ones(1), horizon) == pytest.approx((2 * horizon + 1) / (horizon + 1))
+    four = np.array([[0, 0.5, 0.5, 0], [0, 0, 0, 1], [0, 0, 0.5, 0.5], [0, 0, 0, 1.0]])
+    chain = tb.Chain(four, np.zeros(4), np.eye(4)[0])
+    assert pooled_td_ratio(chain, np.eye(4)[1], 3) == pytest.approx(0.4821428571 / 0.5, abs=1e-9)
+    generator = np.random.default_rng(0)
+    ratios = [
+        pooled_td_ratio(
+            tb.Chain(generator.dirichlet(np.full(4, 0.3), 4), np.zeros(4), np.eye(4)[0]), generator.uniform(size=4), 20
+        )
+        for _ in range(200)
+    ]
+    assert 1.5 < np.median(ratios) < 2.2
+
+
+@given(killed_chains(), SEED)
+def test_backward_td_is_stable_on_policy(chain: tb.Chain, seed: int) -> None:
+    """The symmetric part of D (I - N) is a sum of squares: half the traffic of differences plus the mass at starts and ends."""
+    law, back = tb.stationary_distribution(chain), tb.time_reversal(chain)
+    v = np.random.default_rng(seed).normal(size=chain.n_states)
+    energy = v @ (law * (v - back.transition @ v))
+    gap = (v[:, None] - v[None, :]) ** 2
+    squares = 0.5 * (law[:, None] * back.transition * gap).sum()
+    squares += 0.5 * (v**2 * law * (back.termination + chain.termination)).sum()
+    assert energy == pytest.approx(squares, rel=1e-7, abs=1e-11)
+    assert energy > 0
+
+
+@given(killed_chains(), SEED, st.sampled_from([0.5, 0.9, 0.99]))
+def test_discounted_error_bound(chain: tb.Chain, seed: int, gamma: float) -> None:
+    """||V_w - V|| <= (1 - gamma^2)^(-1/2) ||(I - Pi) V|| in the law's norm, for the TD(0) fixed point with features."""
+    generator = np.random.default_rng(seed)
+    cost, phi = generator.uniform(size=chain.n_states), generator.normal(size=(chain.n_states, 2))
+    law, back = np.diag(tb.stationary_distribution(chain)), tb.time_reversal(chain).transition
+    exact = tb.backward_value(chain, cost, gamma)
+    root = np.sqrt(law)
+    projected = phi @ np.linalg.lstsq(root @ phi, root @ exact, rcond=None)[0]
+    matrix = phi.T @ law @ (np.eye(chain.n_states) - gamma * back) @ phi
+    weight = np.linalg.lstsq(matrix, phi.T @ law @ cost, rcond=None)[0]
+    error, best = root @ (phi @ weight - exact), root @ (projected - exact)
+    assert np.linalg.norm(error) <= np.linalg.norm(best) / np.sqrt(1 - gamma**2) + 1e-6
+
+
+def test_needs_on_policy_state_weights() -> None:
+    """phi = (1, 2), backward kernel 1 -> 2 -> 2, gamma .99: the wrong state weights make A negative, so TD diverges."""
+    phi, back, gamma = np.array([[1.0], [2.0]]), np.array([[0.0, 1.0], [0.0, 1.0]]), 0.99
+    for weight, expected in (((0.5, 0.5), -0.47), ((0.1, 0.9), -0.062), ((0.0, 1.0), 0.04)):
+        matrix = phi.T @ np.diag(weight) @ (np.eye(2) - gamma * back) @ phi
+        assert matrix[0, 0] == pytest.approx(expected)
