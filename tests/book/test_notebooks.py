@@ -117,6 +117,14 @@ def test_chapter_asserts_its_claims(path: Path) -> None:
 
 
 @each_chapter
+def test_key_numbers_are_compared_strictly(path: Path) -> None:
+    """nbval runs every cell and compares the tagged ones with what is stored: print exact, rounded numbers there."""
+    strict = [c for c in read(path).cells if "nbval-check-output" in c.metadata.get("tags", [])]
+    assert len(strict) >= 3, "tag at least three cells whose printed numbers are exact"
+    assert all(cell.outputs for cell in strict)
+
+
+@each_chapter
 def test_chapter_says_what_it_is_for(path: Path) -> None:
     first = read(path).cells[0]
     assert first.cell_type == "markdown"
