@@ -61,9 +61,8 @@ class Chain:
             worst = int(np.argmax(np.abs(excess)))
             raise InvalidModelError(
                 f"row {worst} of transition sums to {1.0 + excess[worst] - termination[worst]:.12g} and "
-                f"termination[{worst}] is "
-                f"{termination[worst]:.12g}; together they must give 1. If missing mass ends the episode, use "
-                f"Chain.killed."
+                f"termination[{worst}] is {termination[worst]:.12g}; together they must give 1. If missing mass ends "
+                "the episode, use Chain.killed."
             )
         object.__setattr__(self, "transition", transition)
         object.__setattr__(self, "termination", termination)
@@ -204,9 +203,8 @@ def require_single_class(chain: Chain) -> None:
         other = np.flatnonzero(label != label[0])
         raise ReducibleChainError(
             f"the chain has {int(label.max()) + 1} communicating classes ({name_states(other)} do not communicate "
-            f"with state 0), so its "
-            "stationary law is not unique or not positive; restrict it to one closed class, or give it termination "
-            "and initial."
+            "with state 0), so its stationary law is not unique or not positive; restrict it to one closed class, or "
+            "give it termination and initial."
         )
 
 

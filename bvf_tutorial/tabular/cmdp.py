@@ -74,7 +74,7 @@ class CMDP:
                 where = tuple(int(i) for i in np.argwhere(array < 0)[0])
                 raise InvalidModelError(
                     f"{name}[{', '.join(map(str, where))}] is {array[where]}; it must be >= 0 (a gain belongs in "
-                    f"reward)."
+                    "reward)."
                 )
         if not (np.isfinite(self.cost_limit) and self.cost_limit >= 0):
             raise InvalidModelError(
@@ -100,8 +100,8 @@ class CMDP:
         if (termination < -ROUNDING).any():
             x, a = np.argwhere(termination < -ROUNDING)[0]
             raise InvalidModelError(
-                f"row (state {x}, action {a}) of transition sums to {1 - missing[x, a]:.12g} > 1; scale it down to "
-                f"at most 1."
+                f"row (state {x}, action {a}) of transition sums to {1 - missing[x, a]:.12g} > 1; scale it down to at "
+                "most 1."
             )
         return cls(
             transition,
@@ -252,6 +252,6 @@ def _check_rows(cmdp: CMDP) -> None:
         going_on = total[x, a] - cmdp.termination[x, a]
         raise InvalidModelError(
             f"row (state {x}, action {a}) of transition sums to {going_on:.12g} and termination[{x}, {a}] is "
-            f"{cmdp.termination[x, a]:.12g}; "
-            "together they must give 1. If missing mass ends the episode, use CMDP.episodic."
+            f"{cmdp.termination[x, a]:.12g}; together they must give 1. If missing mass ends the episode, use "
+            "CMDP.episodic."
         )

@@ -59,8 +59,8 @@ def lambda_returns(
     signal, following, factor = (np.asarray(a, dtype=np.float64) for a in (cost, next_value, discount))
     if not (signal.shape == following.shape == factor.shape) or signal.ndim < 1:
         raise InvalidModelError(
-            f"cost {signal.shape}, next_value {following.shape} and discount {factor.shape} must share one shape "
-            f"[T, ...]."
+            f"cost {signal.shape}, next_value {following.shape} and discount {factor.shape} must share one shape [T, "
+            "...]."
         )
     mix = np.broadcast_to(np.asarray(lambda_, dtype=np.float64), signal.shape)
     target = np.empty_like(signal)
@@ -148,7 +148,7 @@ def monte_carlo(episodes: Episodes, cost: npt.ArrayLike, direction: str = "forwa
     if open_ended.size:
         raise InvalidModelError(
             f"episode {open_ended[0]} is cut, so its {direction} return is unknown; use td, which bootstraps at the "
-            f"cut."
+            "cut."
         )
     steps = _steps(batch, table, np.zeros_like(table), gamma)
     target = lambda_returns(steps.cost, steps.next_value, steps.discount, 1.0)
@@ -237,7 +237,7 @@ def td(
         if not np.isfinite(weight).all():
             raise SolveError(
                 f"weights diverged at update {update}; lower step_size (a table needs alpha <= 1 / max visits per "
-                f"episode)."
+                "episode)."
             )
         history.append(weight)
     return TemporalDifference(weight, phi @ weight, np.array(history))
@@ -304,8 +304,8 @@ def lstd(
     rank = np.linalg.matrix_rank(matrix)
     if rank < len(vector):
         raise SolveError(
-            f"the LSTD system has rank {rank} of {len(vector)}: some features are never seen or collinear; drop "
-            f"them or add data."
+            f"the LSTD system has rank {rank} of {len(vector)}: some features are never seen or collinear; drop them "
+            "or add data."
         )
     weight = np.full(phi.shape[1], np.nan)
     weight[used] = np.linalg.solve(matrix, vector)

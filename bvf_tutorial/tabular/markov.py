@@ -150,7 +150,7 @@ def _positive_law(chain: Chain) -> FloatArray:
     missing = np.flatnonzero(law <= 0)
     if missing.size:
         raise UnreachableStateError(
-            f"{name_states(missing)} cannot be reached from the initial law, so their past is 0/0; "
-            "restrict the chain with chain.restricted(chain.visited), or use a policy that visits them."
+            f"{name_states(missing)} cannot be reached from the initial law, so their past is 0/0; restrict the chain "
+            "with chain.restricted(chain.visited), or use a policy that visits them."
         )
     return law

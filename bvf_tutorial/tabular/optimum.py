@@ -192,8 +192,7 @@ def _solve(
     if result.status not in ((0, 2, 4) if is_limited else (0, 2)):
         raise SolveError(
             f"HiGHS returned status {result.status} ({result.message}); an unbounded program means a policy that "
-            f"earns reward for ever: "
-            "add termination, discount, or use time_augmented."
+            "earns reward for ever: add termination, discount, or use time_augmented."
         )
     if result.status == 2 and not is_limited:
         raise SolveError(

@@ -135,15 +135,13 @@ def check_discount(chain: Chain, gamma: float, among: npt.NDArray[np.bool_] | bo
     if not chain.is_killed:
         raise DiscountError(
             "gamma = 1 on a chain that never ends: the sum of costs diverges and the undiscounted equation has no "
-            "solution "
-            "unless the stationary cost is zero; use gamma < 1, or give the chain termination."
+            "solution unless the stationary cost is zero; use gamma < 1, or give the chain termination."
         )
     stuck = np.flatnonzero(among & ~can_terminate(chain))
     if stuck.size:
         raise ImproperPolicyError(
             f"from {name_states(stuck)} the episode never ends, so undiscounted sums diverge; use a policy that can "
-            f"end from there, "
-            "use gamma < 1, or add a time limit with time_augmented."
+            "end from there, use gamma < 1, or add a time limit with time_augmented."
         )
 
 
@@ -158,7 +156,7 @@ def _checked(solution: FloatArray, matrix: object, source: FloatArray) -> FloatA
             np.argmax(np.where(np.isfinite(solution), residual / np.maximum(scale, np.finfo(float).tiny), np.inf))
         )
         raise SolveError(
-            f"the linear solve fails its own equation at state {worst} (residual {residual[worst]:.3g}); "
-            "the chain ends too rarely for float64: add termination, discount, or use a dense model."
+            f"the linear solve fails its own equation at state {worst} (residual {residual[worst]:.3g}); the chain "
+            "ends too rarely for float64: add termination, discount, or use a dense model."
         )
     return solution

@@ -115,9 +115,8 @@ def sample_episodes(
     """
     if n_episodes < 1 or horizon < 0 or time_limit not in ("terminate", "truncate"):
         raise InvalidModelError(
-            f"n_episodes {n_episodes}, horizon {horizon}, time_limit {time_limit!r}: need n_episodes >= 1, horizon "
-            f">= 0 and a limit of "
-            "'terminate' or 'truncate'."
+            f"n_episodes {n_episodes}, horizon {horizon}, time_limit {time_limit!r}: need n_episodes >= 1, horizon >= "
+            "0 and a limit of 'terminate' or 'truncate'."
         )
     choose = _cumulative(check_policy(cmdp, policy))
     successor, cumulative = _successor_table(cmdp)
