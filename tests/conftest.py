@@ -11,9 +11,12 @@ for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
 import matplotlib
 from hypothesis import HealthCheck, settings
 
-# Example times vary with the machine's load, so a deadline would fail by chance; the seeds stay random.
-settings.register_profile("book", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("book")
+# Example times vary with the machine's load, so a deadline would fail by chance. On a developer's machine each run draws
+# new examples; in CI the examples are a function of the test's code, so that a change lands or fails for its own sake.
+common = {"deadline": None, "print_blob": True, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("book", **common)
+settings.register_profile("ci", derandomize=True, **common)
+settings.load_profile("ci" if os.environ.get("CI") else "book")
 
 # Not by MPLBACKEND, which the kernels of the chapters would inherit: they would draw nothing.
 matplotlib.use("Agg")

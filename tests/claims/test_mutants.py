@@ -28,8 +28,6 @@ def backward_gae_shifted(
         delta = cost[t] + gamma * going * shifted[t - 1] - shifted[t]
         advantage = delta + gamma * lambda_ * going * advantage
         target[t] = shifted[t] + advantage
-    # At a start the recursion has nothing to add to the cost itself.
-    target[0] = cost[0]
     return target
 
 
