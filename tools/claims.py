@@ -36,7 +36,7 @@ VERDICTS = {
     "prop-weighted-contraction": ("-", "holds; in the plain sup norm there is no contraction"),
     "prop-past-future": (
         "Sec. 3.3, Eq. (7)",
-        "holds as an identity given the state; the averaged bound does not (ch. 6)",
+        "holds as an identity given the state; the averaged bound does not",
     ),
     "prop-duality": ("-", "holds"),
     "prop-sampling": ("Prop. 3.1, finite K", "holds if x_{t-K} is stationary"),

@@ -1,9 +1,10 @@
 """This file knows the stochastic grid world of the paper's section 6.1: its layouts, and its exact CMDP.
 
 The agent starts in the bottom-right cell and looks for a goal in the left column. Pits are drawn at random; stepping on
-one costs 10. With probability ``slip`` a uniformly random action is executed instead of the chosen one. Deviations from
-the paper, each an argument: a layout is redrawn until some path to the goal crosses at most ``cost_limit / pit_cost``
-pits (``must_be_solvable``; about 3% of layouts have none).
+one costs 10. With probability ``slip`` a uniformly random action is executed instead of the chosen one. One deviation
+from the paper, an argument: a layout is redrawn until some path to the goal crosses at most ``cost_limit / pit_cost``
+pits (``must_be_solvable``; fewer than one layout in a hundred has none). That is a rule about paths, not about expected
+cost: slips add pits, so a kept layout can still be infeasible, and ``tabular.optimal_policy`` says so.
 """
 
 from dataclasses import dataclass, field

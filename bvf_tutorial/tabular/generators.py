@@ -50,8 +50,8 @@ def random_layered_cmdp(
 
     An episode visits each layer once.
 
-    Every policy is proper and every value has a closed form by recursion over layers, which makes these the study
-    problems of chapters 6 and 7. Costs uniform in [0, 1], a third zero; rewards uniform in [0, 1], none in the last
+    Every policy is proper and every value has a closed form by recursion over layers, which makes these good
+    problems to study. Costs uniform in [0, 1], a third zero; rewards uniform in [0, 1], none in the last
     layer; ``cost_limit`` 1.
     """
     if not (1 <= branching <= width and horizon >= 1):

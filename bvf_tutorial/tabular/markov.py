@@ -11,7 +11,7 @@ chain: it starts at the end of an episode, ``m r``, and ends at its start. Rever
 continuing irreducible chain ``m`` is replaced by the stationary law ``eta`` and nothing is killed: the paper's eq. (2)
 summed over actions.
 
-Sources: Kemeny, Snell and Knapp (1976); Norris (1997), section 1.9; Morimura et al. (2010); Satija et al. (2020),
+Sources: Kemeny and Snell (1976); Norris (1997), section 1.9; Morimura et al. (2010); Satija et al. (2020),
 section 3.1.
 """
 

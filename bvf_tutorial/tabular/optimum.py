@@ -188,16 +188,16 @@ def _solve(
     limit: FloatArray | None = None,
 ) -> OptimizeResult:
     result = linprog(objective, A_ub=limit_row, b_ub=limit, A_eq=flow, b_eq=initial, bounds=(0, None), method="highs")
-    is_limited = limit_row is not None
-    if result.status not in ((0, 2, 4) if is_limited else (0, 2)):
-        raise SolveError(
-            f"HiGHS returned status {result.status} ({result.message}); an unbounded program means a policy that "
-            "earns reward for ever: add termination, discount, or use time_augmented."
-        )
-    if result.status == 2 and not is_limited:
+    if result.status == 2 and limit_row is None:
         raise SolveError(
             "no policy ends from the initial states, so no occupancy is finite; add termination, discount, or use "
             "time_augmented."
+        )
+    # With a limit, status 4 (HiGHS gives up) is the caller's to decide, like status 2 (infeasible).
+    if result.status not in (0, 2) and not (result.status == 4 and limit_row is not None):
+        raise SolveError(
+            f"HiGHS returned status {result.status} ({result.message}); an unbounded program means a policy that "
+            "earns reward for ever: add termination, discount, or use time_augmented."
         )
     return result
 

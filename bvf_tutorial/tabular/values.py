@@ -8,7 +8,7 @@ the present state, past and future are independent, so
 
     E[cost of the whole episode | x_t = x] = Vb(x) + V(x) - d(x).
 
-Sources: Satija et al. (2020), section 3.2 with the corrections proved in chapters 4 and 6 of the book; Bertsekas
+Sources: Satija et al. (2020), section 3.2 with the corrections proved in chapter 4 of the book; Bertsekas
 (1995).
 """
 
@@ -161,7 +161,7 @@ def state_wise_cost(chain: Chain, cost: npt.ArrayLike, gamma: float = 1.0, unrea
 
     Undiscounted, it is the expected cost of the whole episode given that the present state is ``x``: ``d`` is counted
     in both values and subtracted once. Averaged over the stationary law it is ``E[L C] / E[L]``, which need not be
-    above ``E[C]`` (chapter 6).
+    above ``E[C]`` (``examples.fork3``).
     """
     check_discount(chain, gamma, chain.visited)
 

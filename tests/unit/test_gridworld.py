@@ -46,6 +46,16 @@ def test_fewest_pits_by_relaxation() -> None:
     assert max(counts) > 2
 
 
+def test_a_kept_layout_need_not_be_feasible() -> None:
+    """Layouts without a two-pit path are fewer than one in a hundred; and a two-pit path is no promise about the mean."""
+    drawn = [GridWorld.random(seed, must_be_solvable=False).fewest_pits() for seed in range(4000)]
+    assert 0 < np.mean(np.array(drawn) > 2) < 0.01
+    for seed in (8, 11):
+        grid = GridWorld.random(seed)
+        assert grid.fewest_pits() == 2
+        assert tb.optimal_policy(grid.to_cmdp()).status == "infeasible"
+
+
 def test_model_cell_by_cell() -> None:
     """The dense model against the rules written out for one step."""
     grid = GridWorld.random(0)

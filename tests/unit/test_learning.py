@@ -155,7 +155,7 @@ def test_td_reaches_the_value(direction: str, target: dict[str, float]) -> None:
         for k in range(20)
     ]
     error = np.std(runs, axis=0, ddof=1) / np.sqrt(20)
-    assert (np.abs(np.mean(runs, axis=0) - exact) <= 5 * error + 2e-2).all()
+    assert (np.abs(np.mean(runs, axis=0) - exact) <= 5 * error + 1e-9).all()
 
 
 def test_td_with_one_step_targets_equal_n_step_one() -> None:
@@ -252,11 +252,12 @@ def test_zero_costs_are_worth_zero() -> None:
 
 @given(st.data())
 def test_sampled_occupancy(data: st.DataObject) -> None:
-    """Average visits per episode against the occupancy measure, at five standard errors, on random models."""
+    """Average visits per episode against the occupancy measure, at six standard errors, on random models."""
     cmdp = data.draw(cmdps(max_states=4))
     policy = data.draw(policies(cmdp.n_states, cmdp.n_actions))
     episodes = tb.sample_episodes(cmdp, policy, 500, np.random.default_rng(data.draw(SEED)))
     for x in range(cmdp.n_states):
         count = (episodes.state == x).sum(axis=1)
         exact = tb.occupancy_measure(cmdp, policy).sum(axis=1)[x]
-        assert abs(count.mean() - exact) <= 6 * count.std() / np.sqrt(500) + 0.05
+        # A state too rare to be seen has no sample variance: use at least Poisson's, and allow three stray visits.
+        assert abs(count.mean() - exact) <= 6 * np.sqrt(max(count.var(), exact) / 500) + 3 / 500
