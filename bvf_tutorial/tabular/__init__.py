@@ -3,8 +3,9 @@
 NumPy and SciPy only, never torch.
 
 Read the modules in this order: ``cmdp`` (the problem), ``optimum`` (its exact solution), ``chain`` and ``markov`` (time
-reversal), ``values`` (forward and backward values), ``sampling`` and ``learning`` (the same from data), ``examples``
-and ``generators`` (problems).
+reversal), ``values`` and ``risk`` (forward and backward values), ``dual`` (the price of cost), ``statewise`` and
+``improvement`` (safe policy improvement), ``risk`` (their spread), ``sampling`` and ``learning`` (the same
+from data), ``examples`` and ``generators`` (problems).
 """
 
 from .chain import Chain
@@ -18,6 +19,7 @@ from .cmdp import (
     time_augmented,
     uniform_policy,
 )
+from .dual import PrimalDual, best_response, decision_bound, least_cost_policy, optimum_by_prices, primal_dual
 from .errors import (
     DiscountError,
     ImproperPolicyError,
@@ -29,6 +31,23 @@ from .errors import (
 )
 from .examples import CHAIN4_COST, FORK3_COST, chain4, coin_flip, cyclic3, fork3, grid_walk, two_state, wait_or_go
 from .generators import random_cmdp, random_layered_cmdp, with_binding_limit
+from .improvement import (
+    BRAKES,
+    Evaluation,
+    Improvement,
+    Step,
+    backward_offset,
+    coupling_bound,
+    evaluate,
+    improvements,
+    lyapunov_offset,
+    lyapunov_step,
+    policy_iteration,
+    safeguarded_offset,
+    safeguarded_step,
+    spi_step,
+    trust_radius,
+)
 from .learning import (
     BackwardMemory,
     LeastSquares,
@@ -66,7 +85,27 @@ from .optimum import (
     policy_from_occupancy,
 )
 from .resolvent import Resolvent
+from .risk import (
+    cantelli_bound,
+    cantelli_quantile,
+    conditional_value_at_risk,
+    cost_augmented,
+    cost_distribution,
+    cost_variance,
+    state_wise_distribution,
+    state_wise_variance,
+    tail_probability,
+)
 from .sampling import Episodes, episode_sum, reversed_episodes, sample_episodes
+from .statewise import (
+    StateStatus,
+    StateWise,
+    ball_step,
+    elimination_step,
+    entropy_step,
+    linear_step,
+    multiplier_bracket,
+)
 from .values import (
     FiniteHorizonValue,
     backward_q_value,
@@ -78,12 +117,14 @@ from .values import (
     finite_horizon_value,
     forward_value,
     lambda_operator,
+    product_moment,
     q_value,
     slack,
     state_wise_cost,
 )
 
 __all__ = [
+    "BRAKES",
     "CHAIN4_COST",
     "CMDP",
     "FORK3_COST",
@@ -91,32 +132,52 @@ __all__ = [
     "Chain",
     "DiscountError",
     "Episodes",
+    "Evaluation",
     "FiniteHorizonValue",
     "Frontier",
     "ImproperPolicyError",
+    "Improvement",
     "InvalidModelError",
     "LeastSquares",
     "MonteCarlo",
     "Optimum",
+    "PrimalDual",
     "ReducibleChainError",
     "Resolvent",
     "SolveError",
+    "StateStatus",
+    "StateWise",
+    "Step",
     "TabularError",
     "TemporalDifference",
     "UnreachableStateError",
     "backward_kernel",
     "backward_lambda_returns",
+    "backward_offset",
     "backward_q_value",
     "backward_value",
+    "ball_step",
     "bellman_operator",
+    "best_response",
+    "cantelli_bound",
+    "cantelli_quantile",
     "chain4",
     "chain_cmdp",
     "check_policy",
     "coin_flip",
     "communicating_classes",
+    "conditional_value_at_risk",
+    "cost_augmented",
+    "cost_distribution",
     "cost_range",
+    "cost_variance",
+    "coupling_bound",
     "cyclic3",
+    "decision_bound",
+    "elimination_step",
+    "entropy_step",
     "episode_sum",
+    "evaluate",
     "evaluate_policy",
     "expected_age",
     "expected_length",
@@ -128,34 +189,51 @@ __all__ = [
     "greedy_policy",
     "grid_walk",
     "harmonic_step_size",
+    "improvements",
     "is_irreducible",
     "is_reversible",
     "lambda_operator",
     "lambda_returns",
+    "least_cost_policy",
+    "linear_step",
     "lstd",
+    "lyapunov_offset",
+    "lyapunov_step",
     "monte_carlo",
+    "multiplier_bracket",
     "n_step_returns",
     "occupancy_measure",
     "optimal_policy",
+    "optimum_by_prices",
     "pareto_frontier",
     "period",
     "policy_chain",
     "policy_from_occupancy",
+    "policy_iteration",
     "policy_reward",
+    "primal_dual",
+    "product_moment",
     "q_value",
     "random_cmdp",
     "random_layered_cmdp",
     "restarted",
     "reversed_episodes",
+    "safeguarded_offset",
+    "safeguarded_step",
     "sample_episodes",
     "slack",
+    "spi_step",
     "state_wise_cost",
+    "state_wise_distribution",
+    "state_wise_variance",
     "stationary_distribution",
     "stream_backward_return",
     "streaming_backward_td",
+    "tail_probability",
     "td",
     "time_augmented",
     "time_reversal",
+    "trust_radius",
     "two_state",
     "uniform_policy",
     "wait_or_go",

@@ -127,10 +127,11 @@ def reachable(transition: Matrix, seed: npt.NDArray[np.bool_]) -> npt.NDArray[np
     """
     graph = _pattern(transition)
     size = graph.shape[0]
-    source = sparse.csr_array((np.ones(int(seed.sum())), np.flatnonzero(seed), [0, int(seed.sum())]), shape=(1, size))
-    # One extra node with an edge to every seed turns many searches into one.
-    corner = sparse.csr_array((1, 1))
-    extended = sparse.block_array([[graph, None], [source, corner]], format="csr")
+    source = np.flatnonzero(seed)
+    # One extra node, the last row, with an edge to every seed turns many searches into one.
+    target = np.r_[graph.indices, source]
+    pointer = np.r_[graph.indptr, target.size]
+    extended = sparse.csr_array((np.ones(target.size), target, pointer), shape=(size + 1, size + 1))
     order = csgraph.breadth_first_order(extended, size, directed=True, return_predecessors=False)
     found = np.zeros(size + 1, dtype=bool)
     found[order] = True

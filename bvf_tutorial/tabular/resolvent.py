@@ -55,7 +55,9 @@ class Resolvent:
             self._left, self._right = factor.left, factor.right
             return
         matrix = sparse.csc_array(sparse.eye_array(chain.n_states) - transition)
-        lu = linalg.splu(matrix, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True})
+        # States in order of time (a clock in the state) make the matrix triangular: as it stands it fills nothing in.
+        ordering = "MMD_AT_PLUS_A" if sparse.tril(transition).nnz else "NATURAL"
+        lu = linalg.splu(matrix, permc_spec=ordering, diag_pivot_thresh=0.0, options={"SymmetricMode": True})
         self._left = lambda source: _checked(lu.solve(source, trans="T"), transition.T, source)
         self._right = lambda signal: _checked(lu.solve(signal), transition, signal)
 

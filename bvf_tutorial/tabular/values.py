@@ -37,6 +37,7 @@ __all__ = [
     "finite_horizon_value",
     "forward_value",
     "lambda_operator",
+    "product_moment",
     "q_value",
     "slack",
     "state_wise_cost",
@@ -179,6 +180,26 @@ def slack(
     >= 0 is feasible.
     """
     return cost_limit - state_wise_cost(chain, cost, gamma, unreachable)
+
+
+def product_moment(chain: Chain, first: npt.ArrayLike, second: npt.ArrayLike) -> FloatArray:
+    """Return ``E[F G | x_0 = x]``, [S], where ``F`` and ``G`` sum two signals ``f`` and ``g`` until the episode ends.
+
+    ``M = (I - P)^{-1} (f V_g + g V_f - f g)``: the pairs of steps ``(s, t)`` of one episode, split at the earlier one.
+    With ``f = 1`` and ``g = d`` it is ``E[L C]``; with ``f = g = d`` the second moment of the cost. On
+    ``time_reversal(chain)`` it looks back. Source: proved in chapter 6.
+
+    Args:
+        chain: a chain whose episodes end from every state.
+        first: ``f``, [S].
+        second: ``g``, [S].
+
+    Raises:
+        DiscountError, ImproperPolicyError: the sums diverge.
+    """
+    resolvent, size = Resolvent(chain), (chain.n_states,)
+    f, g = as_vector("first", first, size), as_vector("second", second, size)
+    return resolvent.right(f * resolvent.right(g) + g * resolvent.right(f) - f * g)
 
 
 def evaluate_policy(cmdp: CMDP, policy: npt.ArrayLike, gamma: float = 1.0) -> tuple[float, float]:

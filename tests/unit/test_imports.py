@@ -12,16 +12,18 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "bvf_tutorial"
 
 # A file may import from its own room and from rooms further left: mathematics, tasks, pictures.
-ROOMS = {"tabular": 0, "envs": 1, "plotting": 2, "widgets": 2}
+ROOMS = {"tabular": 0, "halfspace": 0, "envs": 1, "plotting": 2, "widgets": 2}
 ALLOWED_OUTSIDE = {
     "tabular": {"numpy", "scipy"},
+    "halfspace": {"torch"},
     "envs": {"numpy", "scipy", "gymnasium"},
     "plotting": {"numpy", "matplotlib", "cycler"},
     "widgets": {"matplotlib", "PIL", "ipywidgets"},
 }
 # Inside tabular, in reading order: a file imports only from files before it.
 ORDER = [
-    "errors", "arrays", "chain", "resolvent", "cmdp", "markov", "values", "optimum", "examples", "generators", "sampling", "learning",
+    "errors", "arrays", "chain", "resolvent", "cmdp", "markov", "values", "risk", "optimum", "dual", "statewise", "improvement",
+    "examples", "generators", "sampling", "learning",
 ]  # fmt: skip
 
 

@@ -1,0 +1,1 @@
+"""This folder knows the experiments behind the tables in ``results/``."""
