@@ -24,7 +24,7 @@ SITE_SOURCES := $(shell find book bvf_tutorial results -type f -not -path '*/.*'
                   2>/dev/null | sed 's/ /\\ /g') _config.yml _toc.yml
 CHAPTERS = $(wildcard book/*.ipynb)
 
-.PHONY: help setup book test lint format notebooks lab bench site-test screenshots linkcheck clean distclean
+.PHONY: help setup book test slow-test study lint format notebooks lab bench site-test screenshots linkcheck clean distclean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | while IFS="$$(printf '\t')" read -r name text; do \
@@ -49,6 +49,12 @@ $(BUILT): $(INSTALLED) $(SITE_SOURCES)
 
 test: $(INSTALLED) ## run the unit tests and every notebook
 	$(RUN) -m pytest --numprocesses=$(WORKERS) --dist=loadfile
+
+slow-test: $(INSTALLED) ## run the tests of benchmark length
+	$(RUN) -m pytest -m slow tests
+
+study: $(INSTALLED) ## run the side-by-side study of results/safe_improvement.csv (resumes)
+	$(RUN) -m studies.safe_improvement
 
 lint: $(INSTALLED) ## check style, types, docstrings and the form of the notebooks
 	$(BIN)/ruff check .

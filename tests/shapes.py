@@ -18,6 +18,7 @@ from jaxtyping import Float64, jaxtyped
 
 Vector = Float64[np.ndarray, "S"]
 Table = Float64[np.ndarray, "S A"]
+Law = Float64[np.ndarray, "S K"]
 Pair = tuple[float, float]
 Series = Float64[np.ndarray, "T *batch"]
 
@@ -34,6 +35,13 @@ CONTRACTS: dict[str, Any] = {
     "expected_remaining": Vector,
     "state_wise_cost": Vector,
     "slack": Vector,
+    "product_moment": Vector,
+    "cost_variance": Vector,
+    "state_wise_variance": Vector,
+    "cost_distribution": Law,
+    "state_wise_distribution": Law,
+    "tail_probability": Vector,
+    "conditional_value_at_risk": Vector,
     "q_value": Table,
     "backward_q_value": Table,
     "uniform_policy": Table,

@@ -4,7 +4,7 @@ NumPy and SciPy only, never torch.
 
 Read the modules in this order: ``cmdp`` (the problem), ``optimum`` (its exact solution), ``chain`` and ``markov`` (time
 reversal), ``values`` and ``risk`` (forward and backward values), ``dual`` (the price of cost), ``statewise`` and
-``improvement`` (safe policy improvement), ``risk`` (their spread), ``sampling`` and ``learning`` (the same
+``improvement`` (safe policy improvement), ``sampling`` and ``learning`` (the same
 from data), ``examples`` and ``generators`` (problems).
 """
 
@@ -29,7 +29,26 @@ from .errors import (
     TabularError,
     UnreachableStateError,
 )
-from .examples import CHAIN4_COST, FORK3_COST, chain4, coin_flip, cyclic3, fork3, grid_walk, two_state, wait_or_go
+from .examples import (
+    CHAIN4_COST,
+    FORK3_COST,
+    chain4,
+    coin_flip,
+    coin_gate,
+    cyclic3,
+    downstream_drift,
+    equal_gates,
+    fork3,
+    grid_walk,
+    late_risk,
+    leave_safety,
+    rare_disaster,
+    repeated_risk,
+    stay_or_quit,
+    two_state,
+    unseen_trap,
+    wait_or_go,
+)
 from .generators import random_cmdp, random_layered_cmdp, with_binding_limit
 from .improvement import (
     BRAKES,
@@ -165,6 +184,7 @@ __all__ = [
     "chain_cmdp",
     "check_policy",
     "coin_flip",
+    "coin_gate",
     "communicating_classes",
     "conditional_value_at_risk",
     "cost_augmented",
@@ -174,9 +194,11 @@ __all__ = [
     "coupling_bound",
     "cyclic3",
     "decision_bound",
+    "downstream_drift",
     "elimination_step",
     "entropy_step",
     "episode_sum",
+    "equal_gates",
     "evaluate",
     "evaluate_policy",
     "expected_age",
@@ -194,7 +216,9 @@ __all__ = [
     "is_reversible",
     "lambda_operator",
     "lambda_returns",
+    "late_risk",
     "least_cost_policy",
+    "leave_safety",
     "linear_step",
     "lstd",
     "lyapunov_offset",
@@ -216,6 +240,8 @@ __all__ = [
     "q_value",
     "random_cmdp",
     "random_layered_cmdp",
+    "rare_disaster",
+    "repeated_risk",
     "restarted",
     "reversed_episodes",
     "safeguarded_offset",
@@ -227,6 +253,7 @@ __all__ = [
     "state_wise_distribution",
     "state_wise_variance",
     "stationary_distribution",
+    "stay_or_quit",
     "stream_backward_return",
     "streaming_backward_td",
     "tail_probability",
@@ -236,6 +263,7 @@ __all__ = [
     "trust_radius",
     "two_state",
     "uniform_policy",
+    "unseen_trap",
     "wait_or_go",
     "with_binding_limit",
 ]

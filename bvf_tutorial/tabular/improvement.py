@@ -194,6 +194,8 @@ def trust_radius(slack: float, cost_span: float, horizon: int, bound: str = "sha
         raise InvalidModelError(f"bound is {bound!r}; use 'sharp', 'linear' or 'paper'.")
     if cost_span * horizon <= slack:
         return 1.0
+    if slack == 0:
+        return 0.0
     if bound != "sharp":
         share = slack / cost_span
         return float(min(1.0, share / (2 * horizon**2) if bound == "paper" else 2 * share / (horizon * (horizon + 1))))

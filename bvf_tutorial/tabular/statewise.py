@@ -114,21 +114,28 @@ def ball_step(
         response = _move_mass(_ranking(q, d, tie, interval), middle, reach)
         return response, (response * d).sum(axis=1)
 
+    def is_met(interval: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        response, cost = respond(interval)
+        return _is_within(cost, (response * np.abs(d)).sum(axis=1), b)
+
     first = np.zeros(len(b), dtype=np.int64)
     last = np.full(len(b), tie.shape[1], dtype=np.int64)
-    cheapest, least = respond(last)
-    is_empty = least > b + _allowance(d, b)
+    cheapest, _ = respond(last)
+    is_empty = ~is_met(last)
     while (first < last).any():
         middle_interval = (first + last) // 2
-        is_met = respond(middle_interval)[1] <= b
-        last = np.where(is_met, middle_interval, last)
-        first = np.where(is_met, first, np.minimum(middle_interval + 1, last))
+        is_low = is_met(middle_interval)
+        last = np.where(is_low, middle_interval, last)
+        first = np.where(is_low, first, np.minimum(middle_interval + 1, last))
     within, low = respond(last)
     beyond, high = respond(np.maximum(last - 1, 0))
     is_active = (last > 0) & ~is_empty
-    with np.errstate(invalid="ignore", divide="ignore"):
-        share = np.where(is_active & (high > low), np.clip((b - low) / (high - low), 0.0, 1.0), 0.0)
-    policy = within + share[:, None] * (beyond - within)
+    is_mixed = is_active & (high > low)
+    width = np.where(is_mixed, high - low, 1.0)
+    # Each share from its own difference: one minus the other would lose the digits of a small one.
+    share = np.clip(np.where(is_mixed, b - low, 0.0) / width, 0.0, 1.0)
+    rest = np.clip(np.where(is_mixed, high - b, 1.0) / width, 0.0, 1.0)
+    policy = rest[:, None] * within + share[:, None] * beyond
     policy[is_empty] = cheapest[is_empty]
     price = np.take_along_axis(np.c_[np.zeros(len(b)), tie], last[:, None], axis=1)[:, 0]
     status = np.where(is_empty, StateStatus.EMPTY, np.where(is_active, StateStatus.ACTIVE, StateStatus.FREE))
@@ -142,7 +149,7 @@ def elimination_step(score: npt.ArrayLike, normal: npt.ArrayLike, offset: npt.Ar
     action, with status EMPTY. Arguments as for ``linear_step``.
     """
     q, d, b = _checked(score, normal, offset)
-    is_allowed = d <= (b + _allowance(d, b))[:, None]
+    is_allowed = _is_within(d, np.abs(d), b[:, None])
     is_empty = ~is_allowed.any(axis=1)
     choice = np.where(is_empty, d.argmin(axis=1), np.where(is_allowed, q, -np.inf).argmax(axis=1))
     is_free = q[np.arange(len(b)), choice] >= q.max(axis=1)
@@ -173,14 +180,16 @@ def entropy_step(score: npt.ArrayLike, normal: npt.ArrayLike, offset: npt.ArrayL
     if not (np.isfinite(temperature) and temperature > 0):
         raise InvalidModelError(f"temperature is {temperature}; it must be positive (use linear_step for 0).")
     q, d, b = _checked(score, normal, offset)
-    slack = _allowance(d, b)
     least = d.min(axis=1)
-    is_cheapest = d <= (least + slack)[:, None]
-    at_zero = (softmax(q / temperature, axis=1) * d).sum(axis=1)
-    is_free, is_empty = at_zero <= b + slack, least > b + slack
-    is_corner = ~is_free & ~is_empty & (least >= b - slack)
+    is_cheapest = _is_within(d, np.abs(d), least[:, None])
+    plain = softmax(q / temperature, axis=1)
+    is_free = _is_within((plain * d).sum(axis=1), (plain * np.abs(d)).sum(axis=1), b)
+    is_empty = ~_is_within(least, np.abs(least), b)
+    is_corner = ~is_free & ~is_empty & _is_within(b, np.abs(b), least)
     solved = np.flatnonzero(~is_free & ~is_empty & ~is_corner)
     price = np.zeros(len(b))
+    # Measured from the least cost: a common offset of 1e6 would cost as many digits of the exponent.
+    d, b = d - least[:, None], b - least
     price[solved] = _entropy_price(q[solved], d[solved], b[solved], temperature)
     price[is_empty | is_corner] = np.inf
     finite = np.where(np.isfinite(price), price, 0.0)[:, None]
@@ -242,29 +251,37 @@ def _checked(
     return q, d, b
 
 
-def _allowance(normal: FloatArray, offset: FloatArray) -> FloatArray:
+def _is_within(cost: FloatArray, magnitude: FloatArray, offset: FloatArray) -> npt.NDArray[np.bool_]:
+    """Return whether ``cost <= offset`` up to rounding, relative to the magnitudes that were added up in the cost.
+
+    A huge cost of an action that is not used must not blur a small limit.
+    """
     finite = np.where(np.isfinite(offset), np.abs(offset), 0.0)
-    return np.asarray(TOLERANCE * (np.abs(normal).max(axis=1) + finite))
+    return np.asarray(cost <= offset + TOLERANCE * (magnitude + finite))
 
 
 def _tie_prices(q: FloatArray, d: FloatArray) -> FloatArray:
     """Return, sorted, the positive prices at which two actions tie, [S, A (A - 1) / 2], filled up with ``inf``."""
     i, j = np.triu_indices(q.shape[1], 1)
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+    with np.errstate(all="ignore"):
         price = (q[:, i] - q[:, j]) / (d[:, i] - d[:, j])
-    return np.sort(np.where(np.isfinite(price) & (price > 0), price, np.inf), axis=1)
+    return np.sort(np.where(price > 0, price, np.inf), axis=1)
 
 
 def _ranking(q: FloatArray, d: FloatArray, tie: FloatArray, interval: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the actions from best to worst at a price strictly inside the given interval between ties, [S, A]."""
-    edge = np.c_[np.zeros(len(q)), tie, np.full(len(q), np.inf)]
-    below = np.take_along_axis(edge, interval[:, None], axis=1)[:, 0]
-    above = np.take_along_axis(edge, interval[:, None] + 1, axis=1)[:, 0]
-    is_last = ~np.isfinite(above)
-    price = np.where(is_last, 0.0, 0.5 * (np.where(is_last, 0.0, below) + np.where(is_last, 0.0, above)))
-    by_price = np.lexsort((-q, d, -(q - price[:, None] * d)))
-    by_cost = np.lexsort((-q, d))
-    return np.where(is_last[:, None], by_cost, by_price)
+    """Return the actions from best to worst at the prices of the given interval between ties, [S, A].
+
+    A better and dearer action ranks higher as long as the price is below their tie. Pairs are compared by their ties,
+    not by ``q - price d``: where two costs differ by rounding the price is 1e15, and the difference would cancel.
+    """
+    gain, extra = q[:, :, None] - q[:, None, :], d[:, :, None] - d[:, None, :]
+    below = np.take_along_axis(np.c_[np.zeros(len(q)), tie], interval[:, None], axis=1)[:, :, None]
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        is_worth_it = gain / extra > below
+        is_cheap_enough = gain / extra <= below
+    dominates = ((gain > 0) & (extra <= 0)) | ((gain == 0) & (extra < 0))
+    wins = dominates | ((gain > 0) & (extra > 0) & is_worth_it) | ((gain < 0) & (extra < 0) & is_cheap_enough)
+    return np.argsort(-wins.sum(axis=2), axis=1, kind="stable")
 
 
 def _move_mass(ranking: npt.NDArray[np.int64], center: FloatArray, radius: FloatArray) -> FloatArray:
@@ -277,7 +294,7 @@ def _move_mass(ranking: npt.NDArray[np.int64], center: FloatArray, radius: Float
     taken = np.where(radius[:, None] >= 1.0, worst_first, taken)
     moved = np.empty_like(ranked)
     moved[:, 1:] = (worst_first - taken)[:, ::-1]
-    moved[:, 0] = 1.0 - moved[:, 1:].sum(axis=1)
+    moved[:, 0] = np.maximum(1.0 - moved[:, 1:].sum(axis=1), 0.0)
     result = np.empty_like(moved)
     np.put_along_axis(result, ranking, moved, axis=1)
     return result

@@ -14,7 +14,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from tests.book.chapters import ROOT
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not shutil.which("make"), reason="make is not installed")]
+pytestmark = pytest.mark.skipif(not shutil.which("make"), reason="make is not installed")
 CHAPTER = Path("book/01_chapter.ipynb")
 
 

@@ -71,7 +71,8 @@ def test_every_file_says_what_it_knows() -> None:
 
 def test_size_of_the_house() -> None:
     lines = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in PACKAGE.rglob("*.py")}
-    assert sum(lines.values()) < 4500
+    # Half of it is documentation: equations, shapes, units, errors. Raise the limit for a new capability, not for an old one.
+    assert sum(lines.values()) < 5500
     for path in lines:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef):
