@@ -1,4 +1,4 @@
-"""This file knows how ``docs/claims.md`` is made: from the statements of the book, the tests, the verdicts below.
+"""This file knows how ``docs/claims.md`` is made: from the statements of the book, the tests, and ``verdicts.toml``.
 
 ``python -m tools.claims`` writes the list; ``--check`` fails if the one in the repository is out of date.
 """
@@ -9,6 +9,7 @@ import argparse
 import ast
 import json
 import re
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,37 +19,8 @@ LIST = ROOT / "docs" / "claims.md"
 
 # label -> (where the paper states it, what we find). "-" marks statements that are ours.
 VERDICTS = {
-    "prop-penalty-gap": ("Sec. 5 (Lagrangian methods)", "confirmed, with the smallest case"),
-    "prop-occupancy-lp": ("- (Altman, 1999)", "holds"),
-    "prop-one-randomised-state": ("- (Altman, 1999)", "holds"),
-    "prop-time-matters": ("Sec. 2, feasible set", "differs: stationary policies are not enough for a finite horizon"),
-    "prop-frontier-concave": ("-", "holds"),
-    "prop-discounted-limit": ("Sec. 6, gamma = .99", "qualified: a discounted limit is not the stated one"),
-    "prop-reversal-bayes": ("Eq. (2)", "holds where the state is visited"),
-    "prop-same-law": ("Prop. B.1", "holds; the printed proof has a slip, aperiodicity is not needed"),
-    "prop-adjoint": ("-", "holds; strengthens Prop. B.1"),
-    "prop-reversal-killed": ("-", "holds; replaces Assumption 3.1 for episodes"),
-    "prop-killed-start": ("Sec. 3.2, x0 terminal", "qualified: right only if the start is never revisited"),
-    "prop-one-forward-solve": ("-", "holds"),
-    "prop-fixed-point": ("Prop. 3.2", "holds as corrected, for the killed kernel"),
-    "prop-no-fixed-point": ("Prop. 3.2", "as printed (ergodic chain) it fails: no fixed point, or a line of them"),
-    "prop-same-rate": ("-", "holds"),
-    "prop-weighted-contraction": ("-", "holds; in the plain sup norm there is no contraction"),
-    "prop-past-future": (
-        "Sec. 3.3, Eq. (7)",
-        "holds as an identity given the state; the averaged bound does not",
-    ),
-    "prop-duality": ("-", "holds"),
-    "prop-sampling": ("Prop. 3.1, finite K", "holds if x_{t-K} is stationary"),
-    "prop-sampling-limit": (
-        "Prop. 3.1, K to infinity",
-        "as printed both sides diverge; holds as an offset from the average",
-    ),
-    "prop-sampling-bias": ("Sec. 6, the admitted gap", "quantified: the bias of episodes that start at x0"),
-    "prop-causal-lambda": ("App. I.3", "derived; the released code's version is off by one"),
-    "prop-transposed-lstd": ("-", "holds"),
-    "prop-truncated-episodes": ("Sec. 6, horizon T", "quantified: TD without the clock does not pool to E[C]"),
-    "prop-on-policy": ("Sec. 3.2", "qualified: backward learning is on-policy even for a table"),
+    label: (entry["paper"], entry["verdict"])
+    for label, entry in tomllib.loads(Path(__file__).with_name("verdicts.toml").read_text(encoding="utf-8")).items()
 }
 
 
@@ -96,7 +68,9 @@ def document() -> str:
     rows = []
     for statement in statements():
         if statement.label not in VERDICTS or statement.label not in tested:
-            raise SystemExit(f"{statement.label} needs a verdict in tools/claims.py and a marked test in tests/claims")
+            raise SystemExit(
+                f"{statement.label} needs a verdict in tools/verdicts.toml and a marked test in tests/claims"
+            )
         paper, verdict = VERDICTS[statement.label]
         names = ", ".join(f"`{name}`" for name in tested[statement.label])
         rows.append(
