@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import logsumexp, softmax
 
-from .arrays import FloatArray
+from .arrays import ROUNDING, FloatArray
 from .errors import InvalidModelError
 
 __all__ = [
@@ -81,8 +81,8 @@ def linear_step(score: npt.ArrayLike, normal: npt.ArrayLike, offset: npt.ArrayLi
     Raises:
         InvalidModelError: shapes that do not fit, or a NaN; the entry is named.
     """
-    table = np.asarray(score, dtype=np.float64)
-    return ball_step(table, normal, offset, np.full(table.shape, 1.0 / table.shape[-1]), 1.0)
+    q, d, b = _checked(score, normal, offset)
+    return ball_step(q, d, b, np.full(q.shape, 1.0 / q.shape[1]), 1.0)
 
 
 def ball_step(
@@ -103,11 +103,17 @@ def ball_step(
     """
     q, d, b = _checked(score, normal, offset)
     middle = np.asarray(center, dtype=np.float64)
-    reach = np.broadcast_to(np.asarray(radius, dtype=np.float64), b.shape)
-    if middle.shape != q.shape or not ((reach >= 0) & (reach <= 1)).all():
+    reach = np.asarray(radius, dtype=np.float64)
+    if middle.shape != q.shape or reach.shape not in ((), b.shape):
         raise InvalidModelError(
-            f"center has shape {middle.shape} for a score of shape {q.shape}, and the radius must lie in [0, 1]."
+            f"center {middle.shape} and radius {reach.shape} must be {q.shape} and a number or {b.shape}."
         )
+    if not ((reach >= 0) & (reach <= 1)).all():
+        raise InvalidModelError("the radius must lie in [0, 1]: total variation is half the L1 distance.")
+    bad = np.flatnonzero(~((middle >= -ROUNDING).all(axis=1) & (np.abs(middle.sum(axis=1) - 1.0) <= ROUNDING)))
+    if bad.size:
+        raise InvalidModelError(f"center row {bad[0]} is {middle[bad[0]]}, not a distribution.")
+    reach = np.broadcast_to(reach, b.shape)
     tie = _tie_prices(q, d)
 
     def respond(interval: npt.NDArray[np.int64]) -> tuple[FloatArray, FloatArray]:
@@ -239,9 +245,9 @@ def _checked(
     score: npt.ArrayLike, normal: npt.ArrayLike, offset: npt.ArrayLike
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     q, d, b = (np.asarray(value, dtype=np.float64) for value in (score, normal, offset))
-    if q.ndim != 2 or d.shape != q.shape or b.shape != q.shape[:1]:
+    if q.ndim != 2 or q.shape[1] == 0 or d.shape != q.shape or b.shape != q.shape[:1]:
         raise InvalidModelError(
-            f"score {q.shape}, normal {d.shape} and offset {b.shape} must be [S, A], [S, A] and [S]."
+            f"score {q.shape}, normal {d.shape} and offset {b.shape} must be [S, A], [S, A] and [S], with A >= 1."
         )
     for name, array in (("score", q), ("normal", d), ("offset", b)):
         bad = np.argwhere(np.isnan(array) if name == "offset" else ~np.isfinite(array))

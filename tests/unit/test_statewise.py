@@ -497,5 +497,14 @@ def test_bad_input_is_named() -> None:
     for radius in (-0.1, 1.1, np.nan):
         with pytest.raises(tb.InvalidModelError, match=r"radius must lie in \[0, 1\]"):
             tb.ball_step(good, good, limit, np.full((3, 2), 0.5), radius)
-    with pytest.raises(tb.InvalidModelError, match=r"center has shape \(2, 2\)"):
-        tb.ball_step(good, good, limit, np.full((2, 2), 0.5), 0.5)
+    middle = np.full((3, 2), 0.5)
+    with pytest.raises(tb.InvalidModelError, match=r"center \(2, 2\) and radius \(\) must be \(3, 2\)"):
+        tb.ball_step(good, good, limit, middle[:2], 0.5)
+    with pytest.raises(tb.InvalidModelError, match=r"radius \(2,\) must be .* a number or \(3,\)"):
+        tb.ball_step(good, good, limit, middle, np.full(2, 0.5))
+    for entry in (np.nan, 0.7, -0.5):
+        middle[1, 0] = entry
+        with pytest.raises(tb.InvalidModelError, match=r"center row 1 is .*, not a distribution"):
+            tb.ball_step(good, good, limit, middle, 0.5)
+    with pytest.raises(tb.InvalidModelError, match="with A >= 1"):
+        tb.linear_step(np.zeros((3, 0)), np.zeros((3, 0)), limit)
