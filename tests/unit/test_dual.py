@@ -73,7 +73,7 @@ def test_loops_are_refused_in_words() -> None:
     transition = np.zeros((2, 2, 2))
     transition[0, 0, 0] = transition[0, 1, 1] = 1.0
     waiting = tb.CMDP.episodic(transition, np.zeros((2, 2)), np.array([0.0, 1.0]), np.array([1.0, 0.0]), 1.0)
-    with pytest.raises(tb.ImproperPolicyError, match="state 0 the episode never ends.*time_augmented"):
+    with pytest.raises(tb.ImproperPolicyError, match=r"state 0 the episode never ends.*time_augmented"):
         tb.least_cost_policy(waiting)
     with pytest.raises(tb.InvalidModelError, match="multiplier is inf"):
         tb.best_response(tb.coin_flip(), np.inf)
@@ -99,7 +99,9 @@ def test_primal_dual_iterates_jump_and_averages_settle() -> None:
     cmdp = tb.coin_flip()
     run = tb.primal_dual(cmdp, 0.1, 1000)
     assert set(np.round(run.cost, 12)) == {0.0, 1.0}
-    assert run.average_value[-1] == pytest.approx(0.5, abs=0.02) and run.average_cost[-1] == pytest.approx(0.5, abs=0.02)
+    assert run.average_value[-1] == pytest.approx(0.5, abs=0.02) and run.average_cost[-1] == pytest.approx(
+        0.5, abs=0.02
+    )
     value, cost = tb.evaluate_policy(cmdp, run.policy)
     assert (value, cost) == pytest.approx((run.average_value[-1], run.average_cost[-1]), abs=1e-12)
     assert np.diff(run.multiplier) == pytest.approx(0.1 * (run.cost[:-1] - 0.5), abs=1e-12)

@@ -160,7 +160,7 @@ def test_bad_input_is_named() -> None:
     cmdp = tb.coin_flip()
     over = tb.evaluate(cmdp, [[1.0, 0.0], [0.5, 0.5]])
     for step in (functools.partial(tb.safeguarded_step, brake="mixture"), tb.lyapunov_step):
-        with pytest.raises(tb.InvalidModelError, match="costs 1, over the limit 0.5.*least_cost_policy"):
+        with pytest.raises(tb.InvalidModelError, match=r"costs 1, over the limit 0\.5.*least_cost_policy"):
             step(over, horizon=1)
     fine = tb.evaluate(cmdp, tb.least_cost_policy(cmdp))
     with pytest.raises(tb.InvalidModelError, match="brake is 'hope'; use one of ball, mixture"):
