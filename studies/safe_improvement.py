@@ -92,7 +92,8 @@ def lagrangian(cmdp: tb.CMDP, n_iterations: int) -> tb.Improvement:
     dear = tb.evaluate_policy(cmdp, tb.best_response(cmdp, 0.0))
     cheap = tb.evaluate_policy(cmdp, tb.least_cost_policy(cmdp))
     slope = (dear[0] - cheap[0]) / max(dear[1] - cheap[1], 1e-12)
-    run = tb.primal_dual(cmdp, 0.1 * slope / (dear[1] - cmdp.cost_limit), n_iterations)
+    # Where the limit does not bind the excess is negative, and the price stays at zero whatever the step size.
+    run = tb.primal_dual(cmdp, 0.1 * slope / max(abs(dear[1] - cmdp.cost_limit), 1e-12), n_iterations)
     final = tb.evaluate_policy(cmdp, run.policy)
     value, cost = np.r_[run.value, final[0]], np.r_[run.cost, final[1]]
     none = np.zeros(len(value), dtype=np.int64)
