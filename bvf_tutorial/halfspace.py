@@ -258,15 +258,16 @@ def project_box(
         entry, leave, last = _segment(normal, slack, point, first, final)
         is_free = (entry <= last) & (leave > last)
         has_free = is_free.any(-1)
-    rest = torch.where(entry > last, first, final)
-    rest = torch.where(is_free, 0.0, rest)  # before any product: an unused bound may be infinite
+    # Zero before any product: the bounds of a free coordinate may be infinite.
+    rest = torch.where(is_free, 0.0, torch.where(entry > last, first, final))
     free_normal = torch.where(is_free, normal, 0.0)
     square = torch.where(has_free, free_normal.square().sum(-1), 1.0)
     is_active = is_violated & is_movable
-    excess = _dot(free_normal, point) + _dot(normal, rest) - halfspace.offset
+    excess = _dot(free_normal, point) + _dot(halfspace.normal, rest) - halfspace.offset
     root = torch.where(is_active & has_free, excess, 0.0).clamp(min=0) / square
     multiplier = torch.where(is_active & ~has_free, last[..., 0], root)
-    moved = torch.where(is_free, point - multiplier[..., None] * normal, rest)
+    # A coordinate with a zero normal stays, but its derivative by the normal is that of a free one, -lambda.
+    moved = torch.where(is_free | (normal == 0), point - multiplier[..., None] * halfspace.normal, rest)
     result = torch.where(is_active[..., None], torch.clamp(moved, lower, upper), start)
     status = torch.where(is_active & ~has_free, int(Status.INFEASIBLE), _status(is_violated, is_movable))
     return Projection(result, multiplier, status)

@@ -132,8 +132,8 @@ def test_exact_dual_needs_randomised_policies() -> None:
 
 
 @pytest.mark.claim("prop-primal-dual")
-@settings(max_examples=30)
-@given(layered(), st.floats(0.01, 2.0), st.integers(1, 60), st.sampled_from([0.0, 0.5]))
+@settings(max_examples=20)
+@given(layered(), st.floats(0.01, 2.0), st.integers(1, 40), st.sampled_from([0.0, 0.5]))
 def test_primal_dual_holds(cmdp: tb.CMDP, alpha: float, n: int, first: float) -> None:
     run, limit = tb.primal_dual(cmdp, alpha, n, first), cmdp.cost_limit
     optimum = tb.optimal_policy(cmdp).value
@@ -152,13 +152,13 @@ def test_primal_dual_holds(cmdp: tb.CMDP, alpha: float, n: int, first: float) ->
 @pytest.mark.claim("prop-primal-dual")
 def test_primal_dual_needs_the_average() -> None:
     """coin_flip, optimum 1/2 at cost 1/2: every single iterate costs 0 or 1, for ever, and the return goes down, too."""
-    run = tb.primal_dual(tb.coin_flip(), 0.3, 400)
+    run = tb.primal_dual(tb.coin_flip(), 0.3, 200)
     assert set(np.unique(run.cost)) == {0.0, 1.0}
     assert set(np.unique(run.cost[-10:])) == {0.0, 1.0}, "it still jumps at the end"
     assert (np.diff(run.value) < 0).any(), "not monotone"
     assert (run.cost > 0.5).any(), "not feasible on the way"
-    assert run.average_cost[-1] == pytest.approx(0.5, abs=0.01)
-    assert run.average_value[-1] == pytest.approx(0.5, abs=0.01)
+    assert run.average_cost[-1] == pytest.approx(0.5, abs=0.02)
+    assert run.average_value[-1] == pytest.approx(0.5, abs=0.02)
 
 
 # Lyapunov.
@@ -403,6 +403,22 @@ def test_local_multipliers_needs_one_price(brake: str, share: float) -> None:
     _, _, q, _, cost_q = values(gates, half)
     assert np.allclose(prices(q, cost_q, half)[1:3], [[3, 3], [1, 1]], atol=1e-12), "a price for each, none for both"
     assert tb.optimal_policy(gates).value == pytest.approx(1.5, abs=1e-9)
+
+
+@pytest.mark.claim("prop-local-multipliers")
+@settings(max_examples=12)
+@given(st.floats(0, 1), st.floats(0, 1), st.sampled_from(tb.BRAKES))
+def test_local_multipliers_stall_from_every_start(first: float, second: float, brake: str) -> None:
+    """The gate that earns less is never shut again; from the first step on it is open a little, and stays so."""
+    gates = tb.equal_gates(2, 3.0)
+    assume(first + second <= 1 - 1e-3)
+    policy = np.array([[1, 0], [first, 1 - first], [second, 1 - second], [1, 0]])
+    walk = tb.improvements(gates, policy, partial(tb.safeguarded_step, brake=brake, horizon=2))
+    path = np.array([next(walk)[0].policy[2, 0] for _ in range(12)])
+    assert (np.diff(path) >= -1e-12).all()
+    assert path[1] > 0
+    value = points(gates, next(walk)[0].policy)[0]
+    assert value <= 1.5 - path[1] + 1e-12
 
 
 @pytest.mark.claim("prop-local-multipliers")

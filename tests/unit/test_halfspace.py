@@ -417,6 +417,20 @@ def test_gradcheck_of_bounds_and_of_the_margin() -> None:
     assert torch.autograd.gradcheck(lambda s: project(halfspace.tightened(s, 0.9), point).point, (std,))
 
 
+def test_gradcheck_at_a_zero_component_of_the_normal() -> None:
+    """The coordinate does not move, but its derivative is -lambda, and lambda depends on it: as without a box."""
+    generator = torch.Generator().manual_seed(2)
+    normal, point = torch.randn(2, 20, 3, generator=generator, dtype=torch.float64)
+    normal[:, 0] = 0.0
+    offset = torch.randn(20, generator=generator, dtype=torch.float64)
+    stuck = project_box(HalfSpace(normal, offset), point, -1.0, 0.8).status == Status.INFEASIBLE
+    normal, point, offset = normal[~stuck].requires_grad_(), point[~stuck], offset[~stuck]
+    counts = project_box(HalfSpace(normal, offset), point, -1.0, 0.8).counts()
+    assert counts["ACTIVE"] >= 5
+    for index in range(4):
+        assert torch.autograd.gradcheck(lambda x, i=index: functions(x, offset, point)[i].point, (normal,))
+
+
 @given(SEED, st.integers(0, 3))
 def test_gradients_are_finite_differences(seed: int, index: int) -> None:
     """Where the status and a small neighbourhood are smooth, the two one-sided differences agree with autograd."""
