@@ -467,6 +467,16 @@ def test_golden_mean_backward_value_holds() -> None:
     assert law @ (tb.CHAIN4_COST * tb.expected_remaining(chain)) == pytest.approx(4.9743589744, abs=1e-10)
 
 
+@given(st.integers(1, 200), st.floats(0.01, 0.99), st.floats(0.1, 10))
+def test_ratio_of_the_sharp_to_the_printed_radius_holds(horizon: int, share: float, span: float) -> None:
+    """At least 4 T / (T + 1) while the slack is below D T, and close to it for a small slack."""
+    factor = 4 * horizon / (horizon + 1)
+    for slack in (share * span * horizon, 1e-9 * span):
+        sharp, paper = (tb.trust_radius(slack, span, horizon, bound) for bound in ("sharp", "paper"))
+        assert sharp >= factor * paper * (1 - 1e-9)
+    assert sharp == pytest.approx(factor * paper, rel=1e-6)
+
+
 # --- Section 6: what the numbers of the experiments say -----------------------------------------------------------------
 
 
@@ -507,3 +517,15 @@ def test_lyapunov_mask_needs_the_baseline_action() -> None:
     cost_q, allowance, baseline = np.array([1.0, 2, 5]), 0.5, np.array([1.0, 0, 0])
     assert (cost_q <= allowance + cost_q.max()).all()
     assert list(cost_q <= allowance + baseline @ cost_q) == [True, False, False]
+
+
+@pytest.mark.parametrize("first", np.linspace(0, 1, 11))
+def test_safety_needs_knowledge(first: float) -> None:
+    """Two problems, alike until the first step is done, in which the other action costs 1: no first choice is safe in both."""
+    worst = 0.0
+    for dear in range(2):
+        transition = np.zeros((2, 2, 2))
+        transition[0, dear, 1] = 1.0
+        cmdp = tb.CMDP.episodic(transition, np.zeros((2, 2)), [0.0, 1], [1.0, 0], 0.4)
+        worst = max(worst, tb.evaluate_policy(cmdp, [[first, 1 - first], [1.0, 0]])[1])
+    assert worst == pytest.approx(max(first, 1 - first), abs=1e-12) and worst > 0.4
