@@ -260,7 +260,8 @@ def safeguarded_step(evaluation: Evaluation, brake: str, horizon: float) -> Stat
     * "line_search": the same direction with the largest ``alpha`` that a root finder finds whose exact cost respects
       the limit.
     * "lyapunov": instead of the backward limit, ``lyapunov_step``.
-    * "best": of mixture, line_search and lyapunov the one of largest exact return.
+    * "best": of mixture, line_search and lyapunov the one of largest exact return. Greedy: it tends to spend the slack
+      at once, and can end below plain "lyapunov" (chapter 8).
 
     Args:
         evaluation: a feasible policy.
