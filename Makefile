@@ -77,7 +77,7 @@ lab: $(INSTALLED) ## open the chapters in JupyterLab
 	$(BIN)/jupyter lab --notebook-dir=. book
 
 bench: $(INSTALLED) ## run the benchmarks
-	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(RUN) "$$script"; done
+	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(RUN) -m "benchmarks.$$(basename "$$script" .py)"; done
 
 site-test: $(BUILT) ## open every page in a headless Chromium, with no request leaving the machine
 	$(RUN) -m pytest -m site tests/site

@@ -110,7 +110,7 @@ class Evaluation:
 
 
 Step = Callable[[Evaluation], StateWise]
-"""One improvement step: what a policy's evaluation makes the next policy."""
+"""What makes the next policy from the present policy's evaluation."""
 
 
 def evaluate(cmdp: CMDP, policy: npt.ArrayLike) -> Evaluation:

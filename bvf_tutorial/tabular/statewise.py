@@ -43,7 +43,7 @@ class StateStatus(IntEnum):
     FREE = 0
     """The unconstrained choice respects the limit; the multiplier is zero."""
     ACTIVE = 1
-    """The limit binds and is met exactly (by elimination: it removed the best action)."""
+    """The limit binds and is met exactly; elimination met it by removing the best action."""
     EMPTY = 2
     """No choice respects the limit; the returned one has the least cost."""
 
