@@ -74,4 +74,5 @@ def random_layered_cmdp(
 def with_binding_limit(cmdp: CMDP, fraction: float = 0.4, gamma: float = 1.0) -> CMDP:
     """Return the problem with a limit ``fraction`` of the way from least to unconstrained cost (see ``cost_range``)."""
     least, unconstrained = cost_range(cmdp, gamma)
-    return cmdp.with_cost_limit(least + fraction * (unconstrained - least))
+    # Where the best policy is also the cheapest, rounding may order the two the other way round.
+    return cmdp.with_cost_limit(least + fraction * max(unconstrained - least, 0.0))

@@ -7,7 +7,7 @@ of ``statewise`` with ``Q``, ``Q_D`` of ``pi_k``. The methods differ in ``b`` an
   and the next policy may cost more than the limit: each decision is given the whole slack (chapter 7).
 * Lyapunov (Chow et al., 2018, constant version): ``b = V_D + slack / T``. Safe and monotone.
 * safeguarded: ``b = max(d0 - (Vb - d), V_D)``, so that ``pi_k`` is always a solution and the return cannot fall; then
-  one of four brakes keeps the cost under the limit.
+  one of the brakes keeps the cost under the limit.
 
 Both guarantees come from the performance difference lemma, ``V'(x0) - V(x0) = E'[sum_t <pi' - pi, Q>(x_t)]``.
 

@@ -88,7 +88,7 @@ def test_exact_dual_is_convex_and_its_replies_never_repeat(cmdp: tb.CMDP, seed: 
     assert g_middle <= (g_low + g_high) / 2 + 1e-12
     dear, cheap = int(value.argmax()), int(cost.argmin())
     trail = []
-    while cost[dear] > cmdp.cost_limit:
+    while cost[dear] > cmdp.cost_limit >= cost[cheap]:
         assert len(trail) < len(value)
         price = max(0.0, (value[dear] - value[cheap]) / (cost[dear] - cost[cheap]))
         reply = int((value - price * cost).argmax())
