@@ -21,7 +21,7 @@ from bvf_tutorial import tabular as tb
 from bvf_tutorial.envs import GridWorld
 from studies.safe_improvement import start, steps
 
-HORIZON, PROGRAM_HORIZONS = 200, (20, 40, 60)
+HORIZON, PROGRAM_HORIZONS = 200, (20, 30, 40)
 
 
 def seconds(call: Callable[[], object]) -> float:
