@@ -2,8 +2,8 @@
 
 Layered: ``random_layered_cmdp`` with seeds 0 to 149 (five decisions, three actions), limit 40% of the way from the
 least to the unconstrained cost. Grids: ``GridWorld.random`` with seeds 0 to 19, the clock in the state (28,944 sparse
-states, 200 decisions), the paper's limit of 20. Every method starts from 98% least-cost policy and 2% uniform (the
-share is halved until that is feasible) and is exact: no sampling. One row per instance and method. Rows that the output
+states, 200 decisions), the paper's limit of 20. Every method starts from ``cautious_policy``, 98% least cost and 2%
+uniform, and is exact: no sampling. One row per instance and method. Rows that the output
 file already has are not computed again; each instance is written when it is complete.
 
 Usage: ``python -m studies.safe_improvement [--workers 2] [--layered 150] [--grids 20] [--output CSV]``.
@@ -50,16 +50,6 @@ def problem(family: str, seed: int) -> tuple[tb.CMDP, tb.Optimum]:
     return cmdp, tb.optimum_by_prices(cmdp)
 
 
-def start(cmdp: tb.CMDP) -> np.ndarray:
-    """Return the least-cost policy with a little of every action, so that every state has a past; feasible."""
-    share, cheapest = 0.02, tb.least_cost_policy(cmdp)
-    while True:
-        policy = (1 - share) * cheapest + share * tb.uniform_policy(cmdp)
-        if tb.evaluate_policy(cmdp, policy)[1] <= cmdp.cost_limit:
-            return policy
-        share /= 2
-
-
 def in_the_papers_ball(evaluation: tb.Evaluation, horizon: int) -> tb.StateWise:
     """Take the printed step inside the ball of Theorem 3.1, with the radius printed there."""
     radius = tb.trust_radius(max(evaluation.slack, 0.0), float(evaluation.cmdp.cost.max()), horizon, "paper")
@@ -96,8 +86,8 @@ def lagrangian(cmdp: tb.CMDP, n_iterations: int) -> tb.Improvement:
     run = tb.primal_dual(cmdp, 0.1 * slope / max(abs(dear[1] - cmdp.cost_limit), 1e-12), n_iterations)
     final = tb.evaluate_policy(cmdp, run.policy)
     value, cost = np.r_[run.value, final[0]], np.r_[run.cost, final[1]]
-    none = np.zeros(len(value), dtype=np.int64)
-    return tb.Improvement(value, cost, cmdp.cost_limit - cost, cost, none, none, run.policy, False)
+    none, unknown = np.zeros(len(value), dtype=np.int64), np.full(len(value), np.nan)
+    return tb.Improvement(value, cost, unknown, none, none, run.policy, cmdp.cost_limit, False)
 
 
 def row(
@@ -107,7 +97,6 @@ def row(
     clock = time.process_time()
     history = run()
     spent = time.process_time() - clock
-    final_is_feasible = history.slack[-1] >= -1e-9 * (1 + cmdp.cost_limit)
     return {
         "iterations": len(history.value) - 1,
         "infeasible_iterates": history.n_infeasible,
@@ -116,7 +105,7 @@ def row(
         "worst_cost": f"{history.cost.max():.8g}",
         "final_cost": f"{history.cost[-1]:.8g}",
         "final_value": f"{history.value[-1]:.8g}",
-        "final_feasible": int(final_is_feasible),
+        "final_feasible": int(history.is_feasible[-1]),
         "gap": f"{(optimum.value - history.value[-1]) / (optimum.value - first[0]):.6g}",
         "cost_limit": f"{cmdp.cost_limit:.8g}",
         "optimal_value": f"{optimum.value:.8g}",
@@ -131,7 +120,7 @@ def instance(key: tuple[str, int]) -> list[dict[str, object]]:
     """Return the rows of one instance, all methods."""
     family, seed = key
     cmdp, optimum = problem(family, seed)
-    policy = start(cmdp)
+    policy = tb.cautious_policy(cmdp)
     first, n_iterations = tb.evaluate_policy(cmdp, policy), ITERATIONS[family]
     runs: dict[str, Callable[[], tb.Improvement]] = {
         name: functools.partial(tb.policy_iteration, cmdp, policy, step, n_iterations)

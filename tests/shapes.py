@@ -38,6 +38,7 @@ CONTRACTS: dict[str, Any] = {
     "product_moment": Vector,
     "best_response": Table,
     "least_cost_policy": Table,
+    "cautious_policy": Table,
     "decision_bound": float,
     "backward_offset": Vector,
     "safeguarded_offset": Vector,

@@ -19,7 +19,15 @@ from .cmdp import (
     time_augmented,
     uniform_policy,
 )
-from .dual import PrimalDual, best_response, decision_bound, least_cost_policy, optimum_by_prices, primal_dual
+from .dual import (
+    PrimalDual,
+    best_response,
+    cautious_policy,
+    decision_bound,
+    least_cost_policy,
+    optimum_by_prices,
+    primal_dual,
+)
 from .errors import (
     DiscountError,
     ImproperPolicyError,
@@ -180,6 +188,7 @@ __all__ = [
     "best_response",
     "cantelli_bound",
     "cantelli_quantile",
+    "cautious_policy",
     "chain4",
     "chain_cmdp",
     "check_policy",

@@ -22,7 +22,15 @@ from .optimum import Optimum, occupancy_measure, policy_from_occupancy
 from .resolvent import Resolvent
 from .values import evaluate_policy, q_value
 
-__all__ = ["PrimalDual", "best_response", "decision_bound", "least_cost_policy", "optimum_by_prices", "primal_dual"]
+__all__ = [
+    "PrimalDual",
+    "best_response",
+    "cautious_policy",
+    "decision_bound",
+    "least_cost_policy",
+    "optimum_by_prices",
+    "primal_dual",
+]
 
 IMPROVEMENT = 1e-10
 """An action replaces another only if it is better by this share of the values at stake: less is rounding and cycles."""
@@ -53,6 +61,36 @@ def least_cost_policy(cmdp: CMDP, gamma: float = 1.0) -> FloatArray:
     The problem is feasible iff this policy is. Raises as ``best_response``.
     """
     return _optimal(cmdp, np.broadcast_to(-cmdp.cost[:, None], cmdp.reward.shape), gamma)
+
+
+def cautious_policy(cmdp: CMDP, share: float = 0.02, gamma: float = 1.0) -> FloatArray:
+    """Return the least-cost policy with a little of every action, [S, A]: a feasible start that sees what it can.
+
+    Where a policy never goes it has no past and no backward value. The share of uniform play is halved until the
+    expected cost is within the limit; where even the least cost has no room, it is 0.
+
+    Args:
+        cmdp: the model with its limit.
+        share: largest share of uniform play, in [0, 1].
+        gamma: discount factor; the limit is in the same units as the discounted cost.
+
+    Raises:
+        InvalidModelError: the problem is infeasible; the message names the least cost.
+    """
+    if not 0 <= share <= 1:
+        raise InvalidModelError(f"share is {share}; a share of uniform play lies in [0, 1].")
+    cheapest = least_cost_policy(cmdp, gamma)
+    least = evaluate_policy(cmdp, cheapest, gamma)[1]
+    if least > cmdp.cost_limit:
+        raise InvalidModelError(
+            f"the least expected cost is {least:.12g}, over cost_limit {cmdp.cost_limit:.12g}: no policy is feasible."
+        )
+    for _ in range(50):
+        policy = (1 - share) * cheapest + share * uniform_policy(cmdp)
+        if evaluate_policy(cmdp, policy, gamma)[1] <= cmdp.cost_limit:
+            return policy
+        share /= 2
+    return cheapest
 
 
 def decision_bound(cmdp: CMDP) -> float:
@@ -114,17 +152,23 @@ class PrimalDual:
         multiplier: [K], the price ``lambda_k`` that iteration ``k`` answered.
         value: [K], expected return of the best response to it.
         cost: [K], its expected cost.
-        average_value: [K], expected return of the average of the occupancy measures so far.
-        average_cost: [K], its expected cost.
         policy: [S, A], the policy of the final average.
     """
 
     multiplier: FloatArray
     value: FloatArray
     cost: FloatArray
-    average_value: FloatArray
-    average_cost: FloatArray
     policy: FloatArray
+
+    @property
+    def average_value(self) -> FloatArray:
+        """Expected return of the average of the occupancy measures so far, [K]: the mean of the returns so far."""
+        return np.asarray(self.value.cumsum() / np.arange(1, self.value.size + 1))
+
+    @property
+    def average_cost(self) -> FloatArray:
+        """Expected cost of the average of the occupancy measures so far, [K]."""
+        return np.asarray(self.cost.cumsum() / np.arange(1, self.cost.size + 1))
 
 
 def primal_dual(
@@ -151,10 +195,7 @@ def primal_dual(
         history[:, k] = price, reply.value, reply.cost
         total += reply.occupancy
         price = max(0.0, price + step_size * (reply.cost - cmdp.cost_limit))
-    count = np.arange(1, n_iterations + 1)
-    average = np.cumsum(history[1:], axis=1) / count
-    policy = policy_from_occupancy(total / n_iterations)
-    return PrimalDual(history[0], history[1], history[2], average[0], average[1], policy)
+    return PrimalDual(history[0], history[1], history[2], policy_from_occupancy(total / n_iterations))
 
 
 @dataclass(frozen=True, eq=False)

@@ -183,7 +183,7 @@ def trust_radius(slack: float, cost_span: float, horizon: int, bound: str = "sha
 
     Args:
         slack: ``d0 - E[C] >= 0``.
-        cost_span: ``D > 0``.
+        cost_span: ``D >= 0``.
         horizon: ``T >= 1``.
         bound: "sharp", the root of ``coupling_bound = slack``; "linear", ``2 slack / (D T (T + 1))``; "paper",
             ``slack / (2 D T^2)`` (Theorem 3.1). Each is at most the one before it.
@@ -254,7 +254,7 @@ def safeguarded_step(evaluation: Evaluation, brake: str, horizon: float) -> Stat
 
     ``pi'`` solves the state-wise program under ``safeguarded_offset``. The brake:
 
-    * "ball": the program inside the TV ball of the linear ``trust_radius`` (``horizon`` must bound every episode).
+    * "ball": the program inside the TV ball of the linear ``trust_radius`` (``horizon`` bounds every episode).
     * "mixture": ``pi_k + alpha (pi' - pi_k)``, ``alpha = min(1, slack / (T max_x A_D(x)^+))`` with
       ``A_D = <pi', Q_D> - V_D``.
     * "line_search": the same direction with the largest ``alpha`` that a root finder finds whose exact cost respects
@@ -266,10 +266,11 @@ def safeguarded_step(evaluation: Evaluation, brake: str, horizon: float) -> Stat
     Args:
         evaluation: a feasible policy.
         brake: one of ``BRAKES``.
-        horizon: ``T``, decisions of an episode that matter: the horizon, or ``dual.decision_bound``.
+        horizon: ``T``, decisions of an episode that matter: the horizon, or ``dual.decision_bound``; for "ball" the
+            longest episode's, since an expected number bounds no coupling.
 
     Raises:
-        InvalidModelError: the policy is over the limit (start from ``least_cost_policy``), or the brake is unknown.
+        InvalidModelError: the policy is over the limit (start from ``cautious_policy``), or the brake is unknown.
     """
     _require_feasible(evaluation)
     if brake not in BRAKES:
@@ -302,28 +303,37 @@ class Improvement:
     Attributes:
         value: [K + 1], expected return ``J(pi_k)``.
         cost: [K + 1], expected cost.
-        slack: [K + 1], ``d0 - cost``; negative where infeasible.
         worst_state: [K + 1], largest state-wise cost ``Vb + V_D - d`` over visited states.
         n_empty: [K + 1], states whose problem was EMPTY in the step that led to ``pi_k``, entry 0 is 0.
         n_active: [K + 1], states whose limit was ACTIVE in it.
         policy: [S, A], the last policy.
+        cost_limit: ``d0`` of the model.
         is_settled: whether the last step changed nothing any more.
     """
 
     value: FloatArray
     cost: FloatArray
-    slack: FloatArray
     worst_state: FloatArray
     n_empty: npt.NDArray[np.int64]
     n_active: npt.NDArray[np.int64]
     policy: FloatArray
+    cost_limit: float
     is_settled: bool
 
     @property
+    def slack(self) -> FloatArray:
+        """``d0 - cost``, [K + 1]; negative where infeasible."""
+        return self.cost_limit - self.cost
+
+    @property
+    def is_feasible(self) -> npt.NDArray[np.bool_]:
+        """Whether each policy respects the limit, up to rounding, [K + 1]."""
+        return self.slack >= -FEASIBLE * (1.0 + self.cost_limit)
+
+    @property
     def n_infeasible(self) -> int:
-        """Number of policies over the limit (by more than rounding), the start included."""
-        limit = self.cost + self.slack
-        return int((self.slack < -FEASIBLE * (1.0 + limit)).sum())
+        """Number of policies over the limit, the start included."""
+        return int((~self.is_feasible).sum())
 
     @property
     def n_decreases(self) -> int:
@@ -366,7 +376,7 @@ def policy_iteration(
         if is_settled:
             break
     value, cost, worst_state, n_empty, n_active = (np.array(column) for column in zip(*record, strict=True))
-    return Improvement(value, cost, cmdp.cost_limit - cost, worst_state, n_empty, n_active, present, is_settled)
+    return Improvement(value, cost, worst_state, n_empty, n_active, present, cmdp.cost_limit, is_settled)
 
 
 def _towards(evaluation: Evaluation, target: StateWise, share: float) -> StateWise:
@@ -396,7 +406,7 @@ def _require_feasible(evaluation: Evaluation) -> None:
     if not evaluation.is_feasible:
         raise InvalidModelError(
             f"the policy costs {evaluation.expected_cost:.12g}, over the limit {evaluation.cmdp.cost_limit:.12g}: a "
-            "safeguarded step starts from a feasible policy, for example least_cost_policy(cmdp)."
+            "safeguarded step starts from a feasible policy, for example cautious_policy(cmdp)."
         )
 
 

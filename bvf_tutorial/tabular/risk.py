@@ -22,7 +22,7 @@ from .cmdp import CMDP
 from .errors import InvalidModelError
 from .markov import time_reversal
 from .resolvent import Resolvent, check_discount
-from .values import forward_value
+from .values import forward_value, where_visited
 
 __all__ = [
     "cantelli_bound",
@@ -72,11 +72,12 @@ def state_wise_variance(chain: Chain, cost: npt.ArrayLike, unreachable: str = "r
     The present cost ``d(x)`` is a constant given ``x``, so nothing is subtracted. Arguments and errors as for
     ``state_wise_cost``.
     """
+    check_discount(chain, 1.0, chain.visited)
 
     def whole_episode(part: Chain, signal: FloatArray) -> FloatArray:
         return cost_variance(time_reversal(part), signal) + cost_variance(part, signal)
 
-    return _on_visited(chain, cost, unreachable, whole_episode)
+    return where_visited(chain, cost, unreachable, whole_episode)
 
 
 def cost_distribution(chain: Chain, cost: npt.ArrayLike, n_levels: int, unit: float = 1.0) -> FloatArray:
@@ -120,6 +121,7 @@ def state_wise_distribution(
     not by Fourier transform: terms are >= 0, so small probabilities keep their digits. Arguments and errors as for
     ``cost_distribution``; ``unreachable`` as for ``state_wise_cost``.
     """
+    check_discount(chain, 1.0, chain.visited)
     _levels(cost, chain.n_states, n_levels, unit)  # before states are renumbered: the error names the caller's
 
     def whole_episode(part: Chain, signal: FloatArray) -> FloatArray:
@@ -132,7 +134,7 @@ def state_wise_distribution(
                 law[x, k:] = np.convolve(behind[x, k:], ahead[x, k:])[: n_levels - k]
         return law
 
-    return _on_visited(chain, cost, unreachable, whole_episode)
+    return where_visited(chain, cost, unreachable, whole_episode)
 
 
 def tail_probability(law: npt.ArrayLike, threshold: float, unit: float = 1.0) -> FloatArray:
@@ -289,22 +291,6 @@ def _among(chain: Chain, states: IntArray) -> Callable[[FloatArray], FloatArray]
     # Summed from positive terms, as the elimination wants it, instead of 1 - P_ZZ 1.
     leaving = chain.termination[states] + row_sums(chain.transition[states][:, outside])
     return Resolvent(Chain(inside, leaving, np.full(states.size, 1.0 / states.size))).right
-
-
-def _on_visited(
-    chain: Chain, cost: npt.ArrayLike, unreachable: str, evaluate: Callable[[Chain, FloatArray], FloatArray]
-) -> FloatArray:
-    """Evaluate a quantity that looks back, [S, ...]; NaN at the states that no episode visits, if asked for."""
-    if unreachable not in ("raise", "nan"):
-        raise InvalidModelError(f"unreachable is {unreachable!r}; use 'raise' or 'nan'.")
-    check_discount(chain, 1.0, chain.visited)
-    signal = as_vector("cost", cost, (chain.n_states,))
-    if unreachable == "raise":
-        return evaluate(chain, signal)  # time_reversal names the states without a past
-    value = evaluate(chain.restricted(chain.visited), signal[chain.visited])
-    result = np.full((chain.n_states, *value.shape[1:]), np.nan)
-    result[chain.visited] = value
-    return result
 
 
 def _law_table(law: npt.ArrayLike) -> FloatArray:

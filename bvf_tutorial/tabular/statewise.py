@@ -102,47 +102,31 @@ def ball_step(
         radius: scalar or [S], in [0, 1]; total variation is half the L1 distance. 1 is the whole simplex.
     """
     q, d, b = _checked(score, normal, offset)
-    middle = np.asarray(center, dtype=np.float64)
-    reach = np.asarray(radius, dtype=np.float64)
-    if middle.shape != q.shape or reach.shape not in ((), b.shape):
-        raise InvalidModelError(
-            f"center {middle.shape} and radius {reach.shape} must be {q.shape} and a number or {b.shape}."
-        )
-    if not ((reach >= 0) & (reach <= 1)).all():
-        raise InvalidModelError("the radius must lie in [0, 1]: total variation is half the L1 distance.")
-    bad = np.flatnonzero(~((middle >= -ROUNDING).all(axis=1) & (np.abs(middle.sum(axis=1) - 1.0) <= ROUNDING)))
-    if bad.size:
-        raise InvalidModelError(f"center row {bad[0]} is {middle[bad[0]]}, not a distribution.")
-    reach = np.broadcast_to(reach, b.shape)
+    middle, reach = _checked_ball(center, radius, q.shape)
     tie = _tie_prices(q, d)
 
-    def respond(interval: npt.NDArray[np.int64]) -> tuple[FloatArray, FloatArray]:
+    def respond(interval: npt.NDArray[np.int64]) -> tuple[FloatArray, FloatArray, npt.NDArray[np.bool_]]:
         response = _move_mass(_ranking(q, d, tie, interval), middle, reach)
-        return response, (response * d).sum(axis=1)
-
-    def is_met(interval: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        response, cost = respond(interval)
-        return _is_within(cost, (response * np.abs(d)).sum(axis=1), b)
+        cost = (response * d).sum(axis=1)
+        return response, cost, _is_within(cost, (response * np.abs(d)).sum(axis=1), b)
 
     first = np.zeros(len(b), dtype=np.int64)
     last = np.full(len(b), tie.shape[1], dtype=np.int64)
-    cheapest, _ = respond(last)
-    is_empty = ~is_met(last)
     while (first < last).any():
-        middle_interval = (first + last) // 2
-        is_low = is_met(middle_interval)
-        last = np.where(is_low, middle_interval, last)
-        first = np.where(is_low, first, np.minimum(middle_interval + 1, last))
-    within, low = respond(last)
-    beyond, high = respond(np.maximum(last - 1, 0))
-    is_active = (last > 0) & ~is_empty
+        halfway = (first + last) // 2
+        is_met = respond(halfway)[2]
+        last = np.where(is_met, halfway, last)
+        first = np.where(is_met, first, np.minimum(halfway + 1, last))
+    # Where no response meets the limit the search ends at the last one, the cheapest.
+    within, low, is_met = respond(last)
+    beyond, high, _ = respond(np.maximum(last - 1, 0))
+    is_empty, is_active = ~is_met, (last > 0) & is_met
     is_mixed = is_active & (high > low)
     width = np.where(is_mixed, high - low, 1.0)
     # Each share from its own difference: one minus the other would lose the digits of a small one.
     share = np.clip(np.where(is_mixed, b - low, 0.0) / width, 0.0, 1.0)
     rest = np.clip(np.where(is_mixed, high - b, 1.0) / width, 0.0, 1.0)
     policy = rest[:, None] * within + share[:, None] * beyond
-    policy[is_empty] = cheapest[is_empty]
     price = np.take_along_axis(np.c_[np.zeros(len(b)), tie], last[:, None], axis=1)[:, 0]
     status = np.where(is_empty, StateStatus.EMPTY, np.where(is_active, StateStatus.ACTIVE, StateStatus.FREE))
     return StateWise(policy, np.where(is_empty, np.inf, price), status.astype(np.int8))
@@ -255,6 +239,22 @@ def _checked(
             where = ", ".join(str(i) for i in bad[0])
             raise InvalidModelError(f"{name}[{where}] is {array[tuple(bad[0])]}; use inf in offset for 'no limit'.")
     return q, d, b
+
+
+def _checked_ball(
+    center: npt.ArrayLike, radius: npt.ArrayLike, shape: tuple[int, ...]
+) -> tuple[FloatArray, FloatArray]:
+    middle, reach = np.asarray(center, dtype=np.float64), np.asarray(radius, dtype=np.float64)
+    if middle.shape != shape or reach.shape not in ((), shape[:1]):
+        raise InvalidModelError(
+            f"center {middle.shape} and radius {reach.shape} must be {shape} and a number or {shape[:1]}."
+        )
+    if not ((reach >= 0) & (reach <= 1)).all():
+        raise InvalidModelError("the radius must lie in [0, 1]: total variation is half the L1 distance.")
+    bad = np.flatnonzero(~((middle >= -ROUNDING).all(axis=1) & (np.abs(middle.sum(axis=1) - 1.0) <= ROUNDING)))
+    if bad.size:
+        raise InvalidModelError(f"center row {bad[0]} is {middle[bad[0]]}, not a distribution.")
+    return middle, np.broadcast_to(reach, shape[:1])
 
 
 def _is_within(cost: FloatArray, magnitude: FloatArray, offset: FloatArray) -> npt.NDArray[np.bool_]:

@@ -80,7 +80,7 @@ def backward_value(chain: Chain, cost: npt.ArrayLike, gamma: float = 1.0, unreac
         ImproperPolicyError: the episode never ends from some reachable state.
     """
     check_discount(chain, gamma, chain.visited)
-    return _where_visited(chain, cost, unreachable, lambda part, signal: _accumulated(part, signal, gamma))
+    return where_visited(chain, cost, unreachable, lambda part, signal: _accumulated(part, signal, gamma))
 
 
 def q_value(cmdp: CMDP, immediate: npt.ArrayLike, value: npt.ArrayLike, gamma: float = 1.0) -> FloatArray:
@@ -169,7 +169,7 @@ def state_wise_cost(chain: Chain, cost: npt.ArrayLike, gamma: float = 1.0, unrea
     def whole_episode(part: Chain, signal: FloatArray) -> FloatArray:
         return _accumulated(part, signal, gamma) + forward_value(part, signal, gamma) - signal
 
-    return _where_visited(chain, cost, unreachable, whole_episode)
+    return where_visited(chain, cost, unreachable, whole_episode)
 
 
 def slack(
@@ -269,10 +269,10 @@ def _accumulated(chain: Chain, signal: FloatArray, gamma: float) -> FloatArray:
     return np.asarray(resolvent.left(law * signal) / law)
 
 
-def _where_visited(
+def where_visited(
     chain: Chain, cost: npt.ArrayLike, unreachable: str, evaluate: Callable[[Chain, FloatArray], FloatArray]
 ) -> FloatArray:
-    """Evaluate a quantity that looks back, on the states an episode visits; raise or mark NaN at the others."""
+    """Return a quantity that looks back, [S, ...], on the states an episode visits; raise or mark NaN at the others."""
     signal = as_vector("cost", cost, (chain.n_states,))
     if unreachable not in ("raise", "nan"):
         raise InvalidModelError(f"unreachable is {unreachable!r}; use 'raise' or 'nan'.")
@@ -284,6 +284,7 @@ def _where_visited(
             f"{name_states(missing)} cannot be reached from the initial law and have no past; restrict the chain with "
             "chain.restricted(chain.visited), or pass unreachable='nan' to mark them."
         )
-    value = np.full(chain.n_states, np.nan)
-    value[chain.visited] = evaluate(chain.restricted(chain.visited), signal[chain.visited])
+    part = evaluate(chain.restricted(chain.visited), signal[chain.visited])
+    value = np.full((chain.n_states, *part.shape[1:]), np.nan)
+    value[chain.visited] = part
     return value

@@ -51,6 +51,26 @@ def test_coin_flip_is_mixed() -> None:
     np.testing.assert_allclose(optimum.policy[0], [0.5, 0.5], atol=1e-12)
 
 
+@given(cmdps())
+@settings(max_examples=30)
+def test_a_cautious_policy_is_feasible_and_tries_everything(cmdp: tb.CMDP) -> None:
+    policy = tb.cautious_policy(cmdp)
+    assert tb.evaluate_policy(cmdp, policy)[1] <= cmdp.cost_limit
+    assert policy.min() > 0
+
+
+def test_a_cautious_policy_at_and_below_the_least_cost() -> None:
+    """At the least cost there is no room to try anything; below it no policy is feasible, and the error says so."""
+    cmdp = tb.random_layered_cmdp(np.random.default_rng(0))
+    cheapest = tb.least_cost_policy(cmdp)
+    least = tb.evaluate_policy(cmdp, cheapest)[1]
+    np.testing.assert_allclose(tb.cautious_policy(cmdp.with_cost_limit(least)), cheapest, atol=1e-12)
+    with pytest.raises(tb.InvalidModelError, match=r"over cost_limit .*no policy is feasible"):
+        tb.cautious_policy(cmdp.with_cost_limit(0.99 * least))
+    with pytest.raises(tb.InvalidModelError, match="share is 2"):
+        tb.cautious_policy(cmdp, 2)
+
+
 @given(SEED)
 @settings(max_examples=25)
 def test_decision_bound_is_the_horizon_of_a_layered_model(seed: int) -> None:

@@ -14,15 +14,6 @@ from bvf_tutorial.envs import GridWorld
 from tests.strategies import SEED, cmdps
 
 
-def safe_start(cmdp: tb.CMDP, share: float = 0.05) -> np.ndarray:
-    """A feasible policy that visits what it can: least cost with a little of everything."""
-    while True:
-        policy = (1 - share) * tb.least_cost_policy(cmdp) + share * tb.uniform_policy(cmdp)
-        if tb.evaluate_policy(cmdp, policy)[1] <= cmdp.cost_limit:
-            return policy
-        share /= 2
-
-
 def instance(seed: int, horizon: int = 4) -> tb.CMDP:
     generator = np.random.default_rng(seed)
     cmdp = tb.random_layered_cmdp(generator, horizon, width=3)
@@ -33,7 +24,7 @@ def assert_safe_and_monotone(cmdp: tb.CMDP, brake: str, horizon: float, n_iterat
     """Run a braked iteration; every policy must be feasible, every value non-decreasing at every state."""
     step = functools.partial(tb.safeguarded_step, brake=brake, horizon=horizon)
     previous = np.full(cmdp.n_states, -np.inf)
-    run = tb.improvements(cmdp, safe_start(cmdp), step)
+    run = tb.improvements(cmdp, tb.cautious_policy(cmdp, 0.05), step)
     for _ in range(n_iterations + 1):
         evaluation, solution = next(run)
         assert evaluation.expected_cost <= cmdp.cost_limit + 1e-9, brake
@@ -134,7 +125,7 @@ def test_a_run_resumes_where_it_stopped() -> None:
     """State in, state out: ten steps are four steps and six more."""
     cmdp = instance(0)
     step = functools.partial(tb.safeguarded_step, brake="mixture", horizon=4)
-    start = safe_start(cmdp)
+    start = tb.cautious_policy(cmdp, 0.05)
     whole = tb.policy_iteration(cmdp, start, step, 10)
     part = tb.policy_iteration(cmdp, start, step, 4)
     rest = tb.policy_iteration(cmdp, part.policy, step, 6)
@@ -160,7 +151,7 @@ def test_bad_input_is_named() -> None:
     cmdp = tb.coin_flip()
     over = tb.evaluate(cmdp, [[1.0, 0.0], [0.5, 0.5]])
     for step in (functools.partial(tb.safeguarded_step, brake="mixture"), tb.lyapunov_step):
-        with pytest.raises(tb.InvalidModelError, match=r"costs 1, over the limit 0\.5.*least_cost_policy"):
+        with pytest.raises(tb.InvalidModelError, match=r"costs 1, over the limit 0\.5.*cautious_policy"):
             step(over, horizon=1)
     fine = tb.evaluate(cmdp, tb.least_cost_policy(cmdp))
     with pytest.raises(tb.InvalidModelError, match="brake is 'hope'; use one of ball, mixture"):
@@ -181,7 +172,7 @@ def test_a_step_on_the_grid_with_its_clock() -> None:
     """28,944 sparse states, T = 200: from the loitering least-cost policy to the goal, under the limit all the way."""
     cmdp = GridWorld.random(0).to_cmdp(time_augmented_states=True)
     run = tb.policy_iteration(
-        cmdp, safe_start(cmdp, 0.02), functools.partial(tb.safeguarded_step, brake="lyapunov", horizon=200), 4
+        cmdp, tb.cautious_policy(cmdp), functools.partial(tb.safeguarded_step, brake="lyapunov", horizon=200), 4
     )
     assert run.n_infeasible == run.n_decreases == 0
     assert run.value[0] < 0 < 900 < run.value[-1]

@@ -52,7 +52,7 @@ def test_a_row_says_what_the_run_did(table: Path) -> None:
     cmdp = tb.with_binding_limit(tb.random_layered_cmdp(np.random.default_rng(0)), 0.4)
     optimum = tb.optimal_policy(cmdp)
     row = next(r for r in study.read(table) if r["method"] == "lyapunov")
-    run = tb.policy_iteration(cmdp, study.start(cmdp), study.steps(5)["lyapunov"], 100)
+    run = tb.policy_iteration(cmdp, tb.cautious_policy(cmdp), study.steps(5)["lyapunov"], 100)
     assert float(str(row["final_value"])) == pytest.approx(run.value[-1], rel=1e-7)
     assert float(str(row["worst_cost"])) == pytest.approx(run.cost.max(), rel=1e-7)
     gap = (optimum.value - run.value[-1]) / (optimum.value - run.value[0])
@@ -85,7 +85,7 @@ def test_a_failed_write_leaves_the_table(table: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("seed", [0, 7])
 def test_the_start_is_feasible_and_sees_everything(seed: int) -> None:
     cmdp, optimum = study.problem("layered", seed)
-    policy = study.start(cmdp)
+    policy = tb.cautious_policy(cmdp)
     assert tb.evaluate_policy(cmdp, policy)[1] <= cmdp.cost_limit
     assert policy.min() > 0
     assert optimum.is_feasible
