@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 IMPROVEMENT = 1e-10
-"""An action replaces another only if it is better by this share of the values at stake: less is rounding and cycles."""
+"""An action replaces another only if it is better by this share of the values at stake; less is rounding and cycles."""
 
 
 def best_response(cmdp: CMDP, multiplier: float, gamma: float = 1.0) -> FloatArray:
@@ -162,7 +162,7 @@ class PrimalDual:
 
     @property
     def average_value(self) -> FloatArray:
-        """Expected return of the average of the occupancy measures so far, [K]: the mean of the returns so far."""
+        """Expected return of the average of the occupancy measures so far, [K], which is the mean of the returns."""
         return np.asarray(self.value.cumsum() / np.arange(1, self.value.size + 1))
 
     @property

@@ -52,7 +52,7 @@ __all__ = [
 BRAKES = ("ball", "mixture", "line_search", "lyapunov", "best")
 """The ways a safeguarded step keeps its cost under the limit (see ``safeguarded_step``)."""
 FEASIBLE = 1e-9
-"""How far over the limit, relative to it, a policy may be and still count as feasible: rounding of a linear solve."""
+"""How far over the limit, relative to it, a policy may be and still count as feasible, for the rounding of a solve."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +104,7 @@ class Evaluation:
 
     @property
     def is_value_feasible(self) -> bool:
-        """Whether ``Vb + V_D - d <= d0`` at every state an episode visits: the value-based constraint."""
+        """Whether ``Vb + V_D - d <= d0`` at every visited state, the value-based constraint."""
         excess = np.nanmax(self.state_wise_cost) - self.cmdp.cost_limit
         return bool(excess <= FEASIBLE * (1.0 + self.cmdp.cost_limit))
 

@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 TOLERANCE = 1e-12
-"""How far, relative to the magnitudes that meet there, a limit may be missed and still count as met: rounding."""
+"""How far, relative to the magnitudes that meet there, a limit may be missed and still count as met, for rounding."""
 
 
 class StateStatus(IntEnum):

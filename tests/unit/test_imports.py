@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -67,6 +68,22 @@ def test_every_file_says_what_it_knows() -> None:
         assert text, path
         if path.name != "__init__.py" or path.parent == PACKAGE:
             assert text.startswith("This file knows "), path
+
+
+def test_docstrings_of_attributes_carry_no_colon() -> None:
+    """The API pages read "a: b" in the first line of an attribute's or a property's docstring as a type and a text."""
+    for path in PACKAGE.rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef) and {"property", "cached_property"} & {
+                ast.unparse(mark) for mark in node.decorator_list
+            }:
+                assert ": " not in (ast.get_docstring(node) or "").splitlines()[0], f"{path.name}: {node.name}"
+            for before, text in itertools.pairwise(node.body if isinstance(node, ast.Module | ast.ClassDef) else []):
+                is_documented = isinstance(before, ast.Assign | ast.AnnAssign) and isinstance(text, ast.Expr)
+                if is_documented and isinstance(text.value, ast.Constant):
+                    first = str(text.value.value).splitlines()[0]
+                    assert ": " not in first, f"{path.name}: {ast.unparse(before)}"
 
 
 def test_size_of_the_house() -> None:
