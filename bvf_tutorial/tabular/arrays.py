@@ -26,7 +26,7 @@ Matrix: TypeAlias = Any
 """A dense ``FloatArray`` of two axes or a ``scipy.sparse.csr_array``; SciPy ships no types to say so."""
 
 ROUNDING = 1e-9
-"""How far a probability row may be from one: well above float64 rounding, well below a typing error."""
+"""How far a probability row may be from one, well above float64 rounding, well below a typing error."""
 
 
 def frozen(array: FloatArray) -> FloatArray:
