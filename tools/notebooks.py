@@ -38,6 +38,9 @@ package = "{package}"
 if "google.colab" in sys.modules:  # adds what is missing; the host keeps its own NumPy and needs no restart
     subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", package], check=True)"""
 
+# What a chapter imports when it needs more than NumPy, SciPy, matplotlib and Gymnasium.
+DEEP = re.compile(r"^ *(?:import|from) (?:torch|mujoco|bvf_tutorial\.(?:halfspace|envs\.))|VectorEnv", re.MULTILINE)
+
 KERNELSPEC = {"display_name": "Python 3", "language": "python", "name": "python3"}
 KEPT_CELL_METADATA = ("mystnb", "tags")
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
@@ -77,9 +80,10 @@ class Repository:
         return f"https://colab.research.google.com/github/{name}/blob/{self.branch}/{path}"
 
 
-def setup_cell(repository: Repository) -> Any:
-    """Return the cell that installs the package where a chapter runs in Colab."""
-    cell = nbformat.v4.new_code_cell(SETUP_SOURCE.format(package=repository.package))
+def setup_cell(repository: Repository, is_deep: bool = False) -> Any:
+    """Return the cell that installs the package where a chapter runs in Colab, with the robots if it needs them."""
+    package = f"bvf-tutorial[deep] @ {repository.package}" if is_deep else repository.package
+    cell = nbformat.v4.new_code_cell(SETUP_SOURCE.format(package=package))
     cell.metadata["tags"] = list(SETUP_TAGS)
     return cell
 
@@ -92,7 +96,8 @@ def _with_setup(cells: list[Any], repository: Repository) -> list[Any]:
     """Put a fresh set-up cell before the first code, behind the title."""
     kept = [cell for cell in cells if not _is_setup(cell)]
     position = 1 if kept and kept[0].cell_type == "markdown" else 0
-    return [*kept[:position], setup_cell(repository), *kept[position:]]
+    is_deep = any(cell.cell_type == "code" and DEEP.search(cell.source) for cell in kept)
+    return [*kept[:position], setup_cell(repository, is_deep), *kept[position:]]
 
 
 def _text(value: Any) -> Any:

@@ -78,6 +78,20 @@ def test_setup_cell_follows_the_repository() -> None:
     assert 'package = "git+https://github.com/owner/name@main"' in new.cells[1].source
 
 
+def test_setup_cell_brings_the_robots_where_a_chapter_needs_them() -> None:
+    for source, is_deep in (
+        ("import torch", True),
+        ("from bvf_tutorial.halfspace import project", True),
+        ("from bvf_tutorial.envs import PointCircle, VectorEnv", True),
+        ("from bvf_tutorial.envs import GridWorld", False),
+        ("print('import torch')", False),
+    ):
+        notebook = fresh()
+        notebook.cells[-1].source, notebook.cells[-1].cell_type = source, "code"
+        setup = normalise(notebook, "slug", REPOSITORY).cells[1].source
+        assert ('package = "bvf-tutorial[deep] @ git+https://github.com/owner/name@main"' in setup) == is_deep, source
+
+
 def test_setup_cell_does_nothing_here(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[list[str]] = []
     monkeypatch.setattr("subprocess.run", lambda command, check: calls.append(command))
