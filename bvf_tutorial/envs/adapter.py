@@ -7,7 +7,7 @@ is guessed: a cost that is missing, negative or not finite is an error that name
 import difflib
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import gymnasium
 import numpy as np
@@ -21,6 +21,11 @@ from torch import Tensor
 from .base import EnvironmentFault, TimeStep
 
 __all__ = ["FromGymnasium", "FromSixTuple", "FromSixTupleVector", "ToSixTuple", "ToSixTupleVector"]
+
+if TYPE_CHECKING:
+    VectorWrapper = gymnasium.vector.VectorWrapper[Any, Any, Any, Any, Any]
+else:  # generic since Gymnasium 1.4
+    VectorWrapper = gymnasium.vector.VectorWrapper
 
 StartCost = float | Literal["reported"]
 """The cost of a start whose info has none; "reported" makes a missing one an error."""
@@ -160,12 +165,16 @@ class FromGymnasium:
         return torch.from_numpy(value).to(self.device)[None]
 
     def _flat(self, observation: Any) -> npt.NDArray[np.float32]:
-        space = self.env.single_observation_space
-        with np.errstate(over="ignore"):  # an infinity is an error of its own
-            if isinstance(space, spaces.Box):
-                return np.array(observation, dtype=np.float32).reshape(self.n_envs, -1)
-            worlds = iterate(self.env.observation_space, observation)
-            return np.stack([np.asarray(spaces.flatten(space, one)) for one in worlds]).astype(np.float32)
+        space, expected = self.env.single_observation_space, (self.n_envs, *self.observation_space.shape)
+        try:
+            with np.errstate(over="ignore"):  # an infinity is an error of its own
+                if isinstance(space, spaces.Box):
+                    return np.array(observation, dtype=np.float32).reshape(expected)
+                worlds = iterate(self.env.observation_space, observation)
+                each = [np.asarray(spaces.flatten(space, one)) for one in worlds]
+                return np.stack(each).astype(np.float32).reshape(expected)
+        except (IndexError, KeyError, TypeError, ValueError) as error:
+            self._blame(0, f"observation does not fit into {space} ({error}); one world of the batch breaks its space.")
 
     def _cost(self, info: dict[str, Any], is_first: Array) -> npt.NDArray[np.float64]:
         key = self._key
@@ -312,6 +321,7 @@ def _flat_action(name: str, space: spaces.Space[Any]) -> spaces.Box | spaces.Dis
 
 
 def name_of(env: Any) -> str:
+    """Return an environment's Gymnasium id, or the name of its class."""
     spec = getattr(env, "spec", None)
     return spec.id if spec is not None else type(getattr(env, "unwrapped", env)).__name__
 
@@ -381,7 +391,7 @@ class ToSixTuple(gymnasium.Wrapper[Any, Any, Any, Any]):
         return observation, reward, float(info["cost"]), terminated, truncated, rest
 
 
-class FromSixTupleVector(gymnasium.vector.VectorWrapper[Any, Any, Any, Any, Any]):
+class FromSixTupleVector(VectorWrapper):
     """A 6-tuple vector environment with Gymnasium's 5-tuple: the costs move into info, with their mask.
 
     Args:
@@ -421,7 +431,7 @@ class FromSixTupleVector(gymnasium.vector.VectorWrapper[Any, Any, Any, Any, Any]
         return observation, reward, terminated, truncated, {**info, **_reported(array)}
 
 
-class ToSixTupleVector(gymnasium.vector.VectorWrapper[Any, Any, Any, Any, Any]):
+class ToSixTupleVector(VectorWrapper):
     """A vector environment that reports ``info["cost"]``, with the step of Safety-Gymnasium: the costs leave info."""
 
     def __init__(self, env: gymnasium.vector.VectorEnv[Any, Any, Any]) -> None:

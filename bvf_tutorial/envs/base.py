@@ -14,6 +14,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -202,7 +203,7 @@ class VectorEnv:
         self._block = max(4, min(64, 4 * (16384 // len(self._world))))
         self._bound: dict[torch.dtype, tuple[Tensor, Tensor]] = {}
 
-    @property
+    @cached_property
     def observation_space(self) -> spaces.Box:
         """The space of one world's observation."""
         space = self.task.observation_space
@@ -211,9 +212,9 @@ class VectorEnv:
         low, high = np.append(space.low, np.float32(0)), np.append(space.high, np.float32(1))
         return spaces.Box(low, high, dtype=np.float32)
 
-    @property
+    @cached_property
     def action_space(self) -> spaces.Box | spaces.Discrete:
-        """The space of one world's action."""
+        """The space of one world's action; one object, so that its ``seed`` holds."""
         return self.task.action_space
 
     @property
@@ -383,7 +384,7 @@ class VectorEnv:
     def _checked(self, action: Tensor) -> Tensor:
         """Return the action flat, [W] or [W, K], clipped to the box."""
         space, action = self.action_space, torch.as_tensor(action, device=self.device)
-        expected = (self.n_runs, self.n_envs, *space.shape)
+        expected = (self.n_runs, self.n_envs, *(space.shape or ()))
         if action.shape != expected:
             raise ValueError(f"{self.task.name}: action has shape {tuple(action.shape)}, expected {expected}.")
         action = action.flatten(0, 1)

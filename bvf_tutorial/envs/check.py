@@ -1,7 +1,7 @@
-"""This file knows what an environment must do before a safe learner may trust it, and says in words what is wrong.
+"""This file knows what an environment must do before a learner may trust it, and says what is wrong.
 
-``check_cmdp_env`` plays random actions, writes everything down and reads the record: costs, seeds, episodes, worlds that
-share their noise. It collects every problem before it raises, since an environment seldom has one alone.
+``check_cmdp_env`` plays random actions, writes everything down and reads the record: costs, seeds, episodes, worlds
+that share their noise. It collects every problem before it raises, since an environment seldom has one alone.
 """
 
 import math
@@ -91,7 +91,8 @@ def check_cmdp_env(env: Environment, n_steps: int = 1000, seed: int = 0) -> CMDP
         raise InvalidEnvironmentError(player.name, problem.lines())
     if player.n_worlds > 1:
         short = min(n_steps, 200)
-        _check_worlds(_play(player, short, seed, is_same=True), _play(player, short, seed + 1, is_same=True), note)
+        alike, other = (_play(player, short, seed, change) for change in (0, 1))
+        _check_worlds(alike, other, note)
     return CMDPReport(*statistic, player.cost_limit, note.lines())
 
 
@@ -185,15 +186,15 @@ class _Player:
         """Note an observation outside its space; the record finds those that are not finite."""
         array = observation if isinstance(observation, np.ndarray) else None
         is_finite = array is None or array.dtype.kind != "f" or bool(np.isfinite(array).all())
-        if is_finite and not space.contains(observation):
-            form = "" if array is None else f", shape {array.shape}, type {array.dtype}"
-            given = "" if array is None or not array.size else f", values {array.min():g} to {array.max():g}"
-            kind = "observation"
-            self.found.add(
-                "observation outside its space",
-                f"{kind}, step {self.step_number}: {type(observation).__name__}{form}{given} is not in {space}; widen "
-                "the space, clip or cast the observation.",
-            )
+        is_shaped = array is not None and array.shape == space.shape
+        if space.contains(observation) or (is_shaped and not is_finite):
+            return
+        form = "" if array is None else f", shape {array.shape}, type {array.dtype}"
+        given = "" if array is None or not array.size else f", values {array.min():g} to {array.max():g}"
+        text = f"{type(observation).__name__}{form}{given} is not in {space}; widen the space, clip or cast."
+        self.found.add("observation outside its space", f"observation, step {self.step_number}: {text}")
+        if not is_shaped:
+            raise _Stopped
 
 
 class _Single(_Player):
@@ -224,8 +225,8 @@ class _Single(_Player):
             if kind != self.kind:
                 self.found.add(
                     "type of cost",
-                    f"info['cost'], step {self.step_number}: it was {self.kind} and is {kind}; Gymnasium's vectors store "
-                    "all costs in the type of the first and cut off what does not fit. Report float(cost).",
+                    f"info['cost'], step {self.step_number}: it was {self.kind} and is {kind}; Gymnasium's vectors "
+                    "keep the type of the first and cut off the rest. Report float(cost).",
                 )
         flat = np.ravel(np.asarray(spaces.flatten(self.observation_space, observation)))
         return _row(flat[None], [reward], [value], ["cost" in info], [terminated], [truncated], [is_first])
@@ -325,15 +326,15 @@ def _check_description(env: Any, player: _Player) -> None:
         found.add("action_space", f"action_space: {action} is unknown to the learners; use Box or Discrete.")
 
 
-def _play(player: _Player, n_steps: int, seed: int, is_same: bool = False) -> _Record:
-    """Play random actions, the same in every world if asked, and return the record."""
+def _play(player: _Player, n_steps: int, seed: int, change: int = -1) -> _Record:
+    """Play random actions and return the record; with ``change >= 0`` all worlds act alike, on a seed so much later."""
     player.single_action.seed(seed)
     rows: list[_Record] = []
     try:
         if not player.is_stopped:
-            rows.append(player.reset(seed))
+            rows.append(player.reset(seed + max(change, 0)))
         while rows and len(rows) <= n_steps:
-            if is_same:
+            if change >= 0:
                 action = [player.single_action.sample()] * player.n_worlds
             else:
                 action = [player.single_action.sample() for _ in range(player.n_worlds)]
@@ -382,7 +383,7 @@ def _check_seed(record: _Record, again: _Record, problem: _Findings) -> None:
             problem.add(
                 "seed",
                 f"seed, step {step}, world {world}: the same seed and actions gave another {name}; draw every random "
-                "number from a generator that reset(seed=...) seeds (Gymnasium's is self.np_random), and carry nothing over.",
+                "number from a generator that reset(seed=...) seeds (Gymnasium's is self.np_random).",
             )
             return
 
@@ -406,7 +407,7 @@ def _check_episodes(
         known = f"; the horizon is {horizon:g}" if horizon < math.inf else ""
         problem.add(
             "horizon",
-            f"horizon: no episode ended within {len(is_last) - 1} steps{known}. The limit is on the cost of an episode: "
+            f"horizon: no episode ended within {len(is_last) - 1} steps{known}. The limit is on an episode's cost: "
             "say a larger n_steps, or end episodes with gymnasium.wrappers.TimeLimit.",
         )
         return 0, math.nan, math.nan, math.nan

@@ -132,7 +132,9 @@ class GridWorld:
         tiny = 1.0 / (4 * self.size**2)
         weight = self.pit.ravel()[target.ravel()] + tiny
         moves = source != target.ravel()
-        graph = sparse.coo_array((weight[moves], (source[moves], target.ravel()[moves])), shape=(self.size**2,) * 2)
+        # 32-bit indices: older SciPy refuses others in graph searches.
+        move = (source[moves].astype(np.int32), target.ravel()[moves].astype(np.int32))
+        graph = sparse.coo_array((weight[moves], move), shape=(self.size**2,) * 2)
         distance = csgraph.dijkstra(graph.tocsr(), indices=self.start_state)
         return int(np.floor(distance[self.goal_state]))
 

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from .base import Task, TimeStep, VectorEnv
 from .registration import TASKS, task_class
+from .render import painter
 
 __all__ = ["GymnasiumEnv", "GymnasiumVectorEnv", "make"]
 
@@ -65,19 +66,19 @@ def make(
 
 def _task(name: str, preset: str, changes: Mapping[str, Any]) -> Task:
     if name not in TASKS:
-        raise ValueError(f"No task is called {name!r}{_nearest(name, TASKS)}. The tasks are {', '.join(TASKS)}.")
+        raise ValueError(f"No task is called {name!r}{_nearest(name, TASKS)} The tasks are {', '.join(TASKS)}.")
     chosen: type[Task] = task_class(name)
     own = [each.name for each in fields(chosen) if each.init and not each.name.startswith("_")]
     valid = [*own, "preset", *_WORLD_OPTIONS]
     for key in changes:
         if key not in own:
-            raise TypeError(f"{name} has no argument {key!r}{_nearest(key, valid)}. It takes {', '.join(valid)}.")
+            raise TypeError(f"{name} has no argument {key!r}{_nearest(key, valid)} It takes {', '.join(valid)}.")
     return chosen.preset(preset, **changes)
 
 
 def _nearest(word: str, valid: Mapping[str, Any] | Sequence[str]) -> str:
     match = difflib.get_close_matches(word, list(valid), n=1)
-    return f"; did you mean {match[0]!r}?" if match else ""
+    return f"; did you mean {match[0]!r}?" if match else "."
 
 
 class GymnasiumEnv(gymnasium.Env[Observation, Any]):
@@ -154,8 +155,8 @@ class GymnasiumEnv(gymnasium.Env[Observation, Any]):
         return self.worlds.render(0, self._size)
 
     def close(self) -> None:
-        """Release what draws; a later picture makes it anew."""
-        _release()
+        """Release threads, device memory and what draws; later use makes them anew."""
+        _release(self.worlds)
 
 
 class GymnasiumVectorEnv(gymnasium.vector.VectorEnv[Observation, Any, npt.NDArray[Any]]):
@@ -246,8 +247,9 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv[Observation, Any, npt.NDArra
         return tuple(self.worlds.render(world, self._size) for world in range(self.num_envs))
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Release what draws; a later picture makes it anew."""
-        _release()
+        """Release threads, device memory and what draws; later use makes them anew."""
+        if hasattr(self, "worlds"):  # Gymnasium before 1.4 also closes what could not be made
+            _release(self.worlds)
 
     def _info(self, step: TimeStep) -> dict[str, Any]:
         return {"cost": _copy(step.cost).astype(np.float64), "_cost": np.ones(self.num_envs, dtype=np.bool_)}
@@ -308,8 +310,7 @@ def _check_can_render(worlds: VectorEnv) -> None:
         raise ResetNeeded(f"{worlds.task.name}: there is nothing to draw yet; call reset() before render().")
 
 
-def _release() -> None:
-    from .render import painter
-
+def _release(worlds: VectorEnv) -> None:
+    worlds.close()
     # Painters are shared; whoever still needs one gets a new one with its next picture.
     painter.cache_clear()

@@ -215,6 +215,17 @@ class Locomotion(Task):
         picture = painter(self.model, size).paint(position, camera=camera)
         return with_speed(picture, float(state["speed"][0]), max(self.speed_limit, 1e-9))
 
+    def check(self) -> None:
+        """Raise what the engines recorded without showing it; see ``Physics.check``."""
+        for engine in self._engines.values():
+            engine.check()
+
+    def close(self) -> None:
+        """End threads and release memory of all engines; the task may be used again."""
+        for engine in self._engines.values():
+            engine.close()
+        self._engines.clear()
+
     def __getstate__(self) -> dict[str, Any]:
         """Leave the engines out of pickles and copies, which make their own."""
         return {**self.__dict__, "_engines": {}}

@@ -10,11 +10,13 @@ a world by itself: a simulation that blew up comes back as NaN.
 """
 
 import copy
+import ctypes
 import importlib.util
 import logging
 import os
 import re
 import threading
+import weakref
 from collections.abc import Callable
 from functools import lru_cache
 from importlib.resources import files
@@ -29,14 +31,12 @@ from torch import Tensor
 __all__ = ["Backend", "Physics", "RolloutPhysics", "backend_for", "choose_physics", "load_model"]
 
 Backend = Literal["auto", "rollout", "warp"]
-"""Which engine: MuJoCo's C code on the CPU, its Warp port, or whichever suits the device."""
+"""Which engine runs the physics, MuJoCo's C code on the CPU, its Warp port, or whichever suits the device."""
 
 _LOG = logging.getLogger(__name__)
 _MOST_THREADS = 64
 # Chunks per thread and call. One chunk leaves a thread idle when the other's worlds are dearer; ten cost more locking.
 _CHUNKS = 4
-# Pools that a forked child inherited without their threads: deleting one would wait for those for ever.
-_ORPHANS: list[Rollout] = []
 
 
 class Physics(Protocol):
@@ -76,9 +76,8 @@ def load_model(name: str) -> mujoco.MjModel:
 
     Equal names give the same object; copy it before you change it, as the engines do.
 
-    The deprecated attribute ``settotalmass`` makes MuJoCo print and log a warning. It is taken out of the text and its
-    two effects, scaling masses and inertias and recomputing what depends on them, are applied to the compiled model; a
-    test holds the result to the deprecated path.
+    The deprecated attribute ``settotalmass`` makes MuJoCo print and log a warning. It is taken out of the text and what
+    it did is done to the compiled model; a test holds every number of the result to the deprecated path.
 
     Raises:
         ValueError: Gymnasium has no such model; the message lists those it has.
@@ -94,9 +93,24 @@ def load_model(name: str) -> mujoco.MjModel:
     attribute = re.search(r'\s+settotalmass="([^"]+)"', xml)
     model = mujoco.MjModel.from_xml_string(xml.replace(attribute[0], "") if attribute else xml)
     if attribute:
-        mujoco.mj_setTotalmass(model, float(attribute[1]))
-        mujoco.mj_setConst(model, mujoco.MjData(model))
+        _set_total_mass(model, float(attribute[1]))
     return model
+
+
+def _set_total_mass(model: mujoco.MjModel, mass: float) -> None:
+    """Scale masses and inertias, and recompute everything that depends on them."""
+    data = mujoco.MjData(model)
+    mujoco.mj_setTotalmass(model, mass)
+    mujoco.mj_setConst(model, data)
+    # mj_setConst keeps the two means of the unscaled model; the contact solver stops by the second.
+    mujoco.mj_resetData(model, data)
+    mujoco.mj_forward(model, data)
+    column, diagonal = np.zeros(model.nv), 0.0
+    for index, unit in enumerate(np.eye(model.nv)):
+        mujoco.mj_mulM(model, data, column, unit)
+        diagonal += column[index]
+    model.stat.meaninertia = diagonal / model.nv
+    model.stat.meanmass = model.body_mass[1:].mean()
 
 
 def prepared(model: mujoco.MjModel) -> mujoco.MjModel:
@@ -151,26 +165,32 @@ class RolloutPhysics:
         self.model, self.device = prepared(model), torch.device(device)
         # A bad world would otherwise be put back to the model's initial position, silently.
         self.model.opt.disableflags |= mujoco.mjtDisableBit.mjDSBL_AUTORESET
+        if self.model.ntree == 1:
+            # One robot is one island; looking for others takes 7% of a step and changes no bit (a test compares).
+            self.model.opt.disableflags |= mujoco.mjtDisableBit.mjDSBL_ISLAND
         self.n_threads = n_threads or min(available_cores(), _MOST_THREADS)
-        self._lock = threading.Lock()
         self._forget()
+        _ENGINES.add(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.model, self.n_threads, str(self.device))
 
     def _forget(self) -> None:
-        self._owner = -1
-        self._shape = (0, 0)
+        self._lock = threading.Lock()
+        self._is_open, self._shape = False, (0, 0)
         self._pool, self._alone = Rollout(nthread=0), Rollout(nthread=0)
 
+    def _orphan(self) -> None:
+        """Let go of a pool that came through a fork without its threads; its destructor would wait for them."""
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._pool.rollout_))
+        self._forget()
+
     def _open(self, n_worlds: int, n_steps: int) -> None:
-        """Make pool and buffers fit: threads once per process, buffers whenever the shape changes."""
-        if self._owner != os.getpid():
-            if self._owner != -1:
-                _ORPHANS.append(self._pool)
+        """Make pool and buffers fit: threads once, buffers whenever the shape changes."""
+        if not self._is_open:
             self._pool = Rollout(nthread=self.n_threads if self.n_threads > 1 else 0)
             self._data = [mujoco.MjData(self.model) for _ in range(self.n_threads)]
-            self._owner = os.getpid()
+            self._is_open = True
         if self._shape != (n_worlds, n_steps):
             size, n_controls = 1 + self.model.nq + self.model.nv, self.model.nu
             self._start = np.zeros((n_worlds, size))
@@ -228,11 +248,20 @@ class RolloutPhysics:
 
     def close(self) -> None:
         """End the threads; a later ``advance`` starts new ones."""
-        if self._owner == os.getpid():
-            self._pool.close()
-            self._alone.close()
-            self._data.clear()
+        self._data = []
         self._forget()
+
+
+_ENGINES: "weakref.WeakSet[RolloutPhysics]" = weakref.WeakSet()
+
+
+def _orphan_all() -> None:
+    for engine in list(_ENGINES):
+        engine._orphan()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_orphan_all)
 
 
 def _ignore(message: str) -> None:

@@ -164,8 +164,8 @@ class PointCircle(PointTask):
 
     def draw(self, state: State, size: tuple[int, int]) -> npt.NDArray[np.uint8]:
         """Draw robot, circle and limits with MuJoCo."""
-        shapes = circle_shapes(self.radius, self.x_limit)
-        return draw_point(state["pose"][0].numpy(force=True), shapes, size, view=2 * self.radius + 4, scale=2.0)
+        shapes = circle_shapes(self.radius, self.x_limit, self.arena)
+        return draw_point(state["pose"][0].numpy(force=True), shapes, size, arena=self.arena)
 
 
 @dataclass(frozen=True)
@@ -271,4 +271,4 @@ class PointGather(PointTask):
         item, is_there = state["item"][0].numpy(force=True), state["is_there"][0].numpy(force=True)
         n = self.n_apples
         shapes = gather_shapes(item[:n], item[n:], ~is_there[:n], ~is_there[n:], self.arena)
-        return draw_point(state["pose"][0].numpy(force=True), shapes, size, view=2 * self.arena + 2)
+        return draw_point(state["pose"][0].numpy(force=True), shapes, size, arena=self.arena)

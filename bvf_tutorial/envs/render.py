@@ -74,7 +74,7 @@ _BACKENDS = {"Linux": ("egl", "osmesa", "glfw", "glx"), "Darwin": ("cgl", "glfw"
 _MODULE = {"glx": "glfw", "wgl": "glfw"}
 _PROBE = """
 import importlib, sys
-import mujoco
+import mujoco, numpy
 model = mujoco.MjModel.from_xml_string("<mujoco><worldbody><geom size='1' rgba='1 1 1 1'/></worldbody></mujoco>")
 data, scene, rectangle = mujoco.MjData(model), mujoco.MjvScene(model, 9), mujoco.MjrRect(0, 0, 32, 32)
 mujoco.mj_forward(model, data)
@@ -84,9 +84,7 @@ canvas = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_100.value)
 mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN.value, canvas)
 mujoco.mjv_updateScene(model, data, mujoco.MjvOption(), None, mujoco.MjvCamera(), 7, scene)
 mujoco.mjr_render(rectangle, scene, canvas)
-image = bytearray(32 * 32 * 3)
-import numpy
-pixels = numpy.frombuffer(image, numpy.uint8).reshape(32, 32, 3)
+pixels = numpy.zeros((32, 32, 3), numpy.uint8)
 mujoco.mjr_readPixels(pixels, None, rectangle, canvas)
 canvas.free()
 context.free()

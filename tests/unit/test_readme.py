@@ -11,8 +11,18 @@ ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
+def blocks() -> list[str]:
+    return re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+
+
+def test_the_worlds_run(capsys: pytest.CaptureFixture[str]) -> None:
+    _, code = blocks()
+    exec(compile(code, "README.md", "exec"), {})
+    assert capsys.readouterr().out == "0.4 torch.Size([1, 200]) tensor(False)\n"
+
+
 def test_the_ten_lines_run(capsys: pytest.CaptureFixture[str]) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+    code, _ = blocks()
     assert len([line for line in code.splitlines() if line.strip()]) <= 10
     exec(compile(code, "README.md", "exec"), {})
     status, value, multiplier, worst = capsys.readouterr().out.split()
