@@ -1,20 +1,25 @@
 """Environment steps per CPU-second, beside Gymnasium's vector environments and the physical limit, in one run.
 
-Usage: ``python -m benchmarks.environments [--rounds 5] [--worlds 20 200 400 2000 8192] [--seconds 1.0]``.
+Usage: ``python -m benchmarks.environments [--rounds 5] [--worlds 20 200 400 2000 8192] [--out FILE]``.
 
 Everything takes turns, round by round; a row is the median over rounds of steps per CPU-second (of all threads, and all
 worker processes of ``AsyncVectorEnv``). The limit of the cheetah is ``mujoco.rollout`` with 1000 environment steps a
-call, the same two threads, no environment around it. The ratio to the limit is taken within each round. One torch thread.
+call, no environment around it. Ratios to it are taken within each round, between things with equally many threads: one
+for ``SyncVectorEnv`` and "1 thread", one per core for the rest. Torch has one thread.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import os
+import platform
 import statistics
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
@@ -35,7 +40,9 @@ TASKS = {
     "PointCircle": envs.PointCircle,
     "PointGather": envs.PointGather,
     "SafeCheetah": envs.SafeCheetah,
+    "SafeCheetah, 1 thread": lambda: envs.SafeCheetah(n_threads=1),
 }
+LIMIT = "limit: mujoco.rollout"
 SIMULATED_AT_MOST = 2048  # worlds of the cheetah, whose steps take 500 times longer
 
 
@@ -118,15 +125,19 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--worlds", type=int, nargs="+", default=[20, 200, 400, 2000, 8192])
     parser.add_argument("--seconds", type=float, default=1.0, help="CPU-seconds per measurement")
+    parser.add_argument("--out", type=Path, help="write the table here as CSV")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     # Loading Gymnasium's own HalfCheetah warns, in each of its worlds, and would write a log file here.
     mujoco.set_mju_user_warning(lambda message: None)
     threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    makers: dict[tuple[str, int], Callable[[], Runner]] = {("limit: mujoco.rollout", 0): lambda: limit(20, threads)}
+    makers: dict[tuple[str, int], Callable[[], Runner]] = {
+        (LIMIT, 0): lambda: limit(20, threads),
+        (f"{LIMIT}, 1 thread", 0): lambda: limit(20, 1),
+    }
     for n in chosen.worlds:
         for name in TASKS:
-            if name != "SafeCheetah" or n <= SIMULATED_AT_MOST:
+            if "Cheetah" not in name or n <= SIMULATED_AT_MOST:
                 makers[name, n] = lambda name=name, n=n: ours(name, n)
         if n <= 200:
             for mode in ("sync", "async"):
@@ -137,11 +148,26 @@ def main() -> None:
             runner = make()
             rate[key].append(runner.rate(chosen.seconds))
             runner.close()
-    print(f"{'':>24} {'worlds':>7} {'steps / CPU-second':>20} {'to the limit':>13}")
+    print(f"{'':>32} {'worlds':>7} {'steps / CPU-second':>20} {'to the limit':>13}")
+    rows = []
     for (name, n), rates in rate.items():
-        ratio = [a / b for a, b in zip(rates, rate["limit: mujoco.rollout", 0], strict=True)]
-        shown = f"{statistics.median(ratio):>13.2f}" if "heetah" in name else ""
-        print(f"{name:>24} {n or '':>7} {statistics.median(rates):>20,.0f} {shown}")
+        base = f"{LIMIT}, 1 thread" if name.endswith(("sync", "1 thread")) and "async" not in name else LIMIT
+        ratio = [a / b for a, b in zip(rates, rate[base, 0], strict=True)]
+        shown = f"{statistics.median(ratio):.2f}" if "heetah" in name else ""
+        print(f"{name:>32} {n or '':>7} {statistics.median(rates):>20,.0f} {shown:>13}")
+        rows.append((name, n or "", round(statistics.median(rates)), shown))
+    if chosen.out:
+        run = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
+        header = (
+            f"# python -m benchmarks.environments --rounds {chosen.rounds}; commit {run.stdout.strip()}; medians; "
+            f"{platform.machine()}, {threads} cores, Python {platform.python_version()}, torch {torch.__version__}, "
+            f"mujoco {mujoco.__version__}, gymnasium {gymnasium.__version__}\n"
+        )
+        with chosen.out.open("w", newline="", encoding="utf-8") as file:
+            file.write(header)
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(("what", "worlds", "steps_per_cpu_second", "ratio_to_limit"))
+            writer.writerows(rows)
 
 
 if __name__ == "__main__":

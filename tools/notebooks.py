@@ -80,9 +80,14 @@ class Repository:
         return f"https://colab.research.google.com/github/{name}/blob/{self.branch}/{path}"
 
 
-def setup_cell(repository: Repository, is_deep: bool = False) -> Any:
+def is_deep(cells: list[Any]) -> bool:
+    """Return whether a chapter's code needs the extra ``deep``."""
+    return any(cell.cell_type == "code" and DEEP.search(cell.source) for cell in cells)
+
+
+def setup_cell(repository: Repository, needs_deep: bool = False) -> Any:
     """Return the cell that installs the package where a chapter runs in Colab, with the robots if it needs them."""
-    package = f"bvf-tutorial[deep] @ {repository.package}" if is_deep else repository.package
+    package = f"bvf-tutorial[deep] @ {repository.package}" if needs_deep else repository.package
     cell = nbformat.v4.new_code_cell(SETUP_SOURCE.format(package=package))
     cell.metadata["tags"] = list(SETUP_TAGS)
     return cell
@@ -96,8 +101,7 @@ def _with_setup(cells: list[Any], repository: Repository) -> list[Any]:
     """Put a fresh set-up cell before the first code, behind the title."""
     kept = [cell for cell in cells if not _is_setup(cell)]
     position = 1 if kept and kept[0].cell_type == "markdown" else 0
-    is_deep = any(cell.cell_type == "code" and DEEP.search(cell.source) for cell in kept)
-    return [*kept[:position], setup_cell(repository, is_deep), *kept[position:]]
+    return [*kept[:position], setup_cell(repository, is_deep(kept)), *kept[position:]]
 
 
 def _text(value: Any) -> Any:

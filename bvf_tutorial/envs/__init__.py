@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .gym import GymnasiumEnv, GymnasiumVectorEnv, make
     from .locomotion import SafeAnt, SafeCheetah, SafeHopper, SafeSwimmer, SafeWalker2d
     from .point import PointCircle, PointGather
+    from .render import RenderingError
 
 _HOME = {
     "FromGymnasium": "adapter",
@@ -38,6 +39,7 @@ _HOME = {
     "GymnasiumEnv": "gym",
     "GymnasiumVectorEnv": "gym",
     "make": "gym",
+    "RenderingError": "render",
     "SafeAnt": "locomotion",
     "SafeCheetah": "locomotion",
     "SafeHopper": "locomotion",
@@ -61,6 +63,7 @@ __all__ = [
     "InvalidEnvironmentError",
     "PointCircle",
     "PointGather",
+    "RenderingError",
     "SafeAnt",
     "SafeCheetah",
     "SafeHopper",

@@ -34,7 +34,7 @@ TimeLimit = Literal["terminate", "truncate"]
 """What the horizon means; see ``VectorEnv``."""
 
 
-class EnvironmentFault(ValueError):
+class EnvironmentFault(ValueError):  # noqa: N818  # a fault of an environment; not our error
     """An environment got or gave a value that no learner may see; the message names environment, world, step, key."""
 
 
@@ -124,10 +124,10 @@ class Task(ABC):
     def cost(self, state: State) -> Tensor:
         """Return ``d(x) >= 0`` of this state, [W], the start's too."""
 
-    def check(self) -> None:
+    def check(self) -> None:  # noqa: B027  # most tasks have nothing to tell
         """Raise if an earlier result is wrong for a reason that it does not show; may wait for the device."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  # most tasks hold nothing
         """Release what the task holds outside its values (threads, device memory); it may be used again."""
 
     def draw(self, state: State, size: tuple[int, int]) -> npt.NDArray[np.uint8]:
@@ -216,6 +216,13 @@ class VectorEnv:
     def action_space(self) -> spaces.Box | spaces.Discrete:
         """The space of one world's action; one object, so that its ``seed`` holds."""
         return self.task.action_space
+
+    @property
+    def state(self) -> State:
+        """The present state of all worlds, every tensor [W, ...]; read it, do not write into it."""
+        if not self.seed:
+            raise RuntimeError(f"{self.task.name}: there is no state before reset().")
+        return dict(self._state)
 
     @property
     def cost_limit(self) -> float:

@@ -106,6 +106,8 @@ class Locomotion(Task):
         default_factory=dict, init=False, repr=False, compare=False, hash=False
     )
 
+    _rest: dict[torch.device, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False, hash=False)
+
     def __post_init__(self) -> None:
         if not hasattr(type(self), "robot"):
             raise TypeError(f"{type(self).__name__} names no robot; use SafeCheetah or set `robot` in a subclass.")
@@ -143,7 +145,9 @@ class Locomotion(Task):
     def start(self, noise: Tensor, world: Tensor) -> State:
         """Put the robot near its rest position, at rest but for noise."""
         robot, n_positions = self.robot, self.model.nq
-        rest = torch.as_tensor(self.model.qpos0, device=noise.device)
+        if noise.device not in self._rest:  # copied once: a copy to a GPU waits for it
+            self._rest[noise.device] = torch.as_tensor(self.model.qpos0).to(noise.device)
+        rest = self._rest[noise.device]
         dtype = torch.float32 if backend_for(noise.device, self.backend)[0] == "warp" else torch.float64
         position = rest + robot.start_noise * (2 * noise[:, :n_positions] - 1)
         kick = noise[:, n_positions:]

@@ -100,8 +100,16 @@ class PointTask(Task):
 
     @property
     def observation_space(self) -> spaces.Box:
-        """Unbounded: the heading is not wrapped."""
-        return spaces.Box(-np.inf, np.inf, ((9 if self.observation == "paper" else 4) + self._n_readings,), np.float32)
+        """The heading is not wrapped; it can turn by a quarter radian in each step."""
+        if self.observation == "scaled":
+            low, high = [-1.0] * 4, [1.0] * 4
+        else:
+            pose = [self.arena, self.arena, self.horizon / 4]
+            high = [*pose, 1.0, 1.0, 0.25, self.arena, self.arena, TORSO_HEIGHT]
+            low = [*(-each for each in high[:-1]), 0.0]
+        n = self._n_readings
+        low_array, high_array = (np.array(each, np.float32) for each in ([*low, *[0.0] * n], [*high, *[1.0] * n]))
+        return spaces.Box(low_array, high_array, dtype=np.float32)
 
     @property
     def _n_readings(self) -> int:
@@ -173,8 +181,9 @@ class PointGather(PointTask):
     """Collect apples (+10 each) and avoid bombs (cost 1 each); both lie on random integer positions, drawn per episode.
 
     An item is caught, and gone, within distance ``catch`` of the robot after its move. The observation ends with the
-    readings of two range sensors, apples first. The paper's limit 4 never binds: who drives to the apples without looking
-    meets 0.7 bombs an episode. The preset "binding" has limit 0.4, the same problem as cost 10 a bomb with limit 4.
+    readings of two range sensors, apples first. The paper's limit 4 never binds: who drives to the apples without
+    looking meets 0.7 bombs an episode. The preset "binding" has limit 0.4, the same problem as cost 10 a bomb with
+    limit 4.
 
     Attributes:
         horizon: ``T``.

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.book.chapters import directives, markdown, notebooks, numbered, read
-from tools.notebooks import SETUP_TAG, Repository, setup_cell, stored_form
+from tools.notebooks import SETUP_TAG, Repository, is_deep, setup_cell, stored_form
 
 MOST_LINES = 25
 MARKDOWN_IMAGE = re.compile(r"!\[(?P<alt>[^\]]*)\]\(")
@@ -74,8 +74,9 @@ def test_executed(path: Path) -> None:
 
 @each_notebook
 def test_setup_cell_installs_from_the_repository(path: Path) -> None:
-    expected = setup_cell(Repository.read())
-    found = [cell for cell in read(path).cells if SETUP_TAG in cell.metadata.get("tags", [])]
+    cells = read(path).cells
+    expected = setup_cell(Repository.read(), is_deep(cells))
+    found = [cell for cell in cells if SETUP_TAG in cell.metadata.get("tags", [])]
     assert [(cell.source, cell.metadata.tags) for cell in found] == [(expected.source, expected.metadata.tags)]
 
 

@@ -30,18 +30,19 @@ SOME = pytest.mark.parametrize("name", ["GridWorld", "PointGather", "SafeCheetah
 
 
 @contextmanager
-def no_warnings() -> Iterator[None]:
+def no_warnings(name: str) -> Iterator[None]:
     """Turn every warning into an error, but those that Gymnasium gives its own robots too: their velocity has no bound."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        warnings.filterwarnings("ignore", r".*A Box observation space (mini|maxi)mum value is -?infinity")
+        if name.startswith("Safe"):
+            warnings.filterwarnings("ignore", r".*A Box observation space (mini|maxi)mum value is -?infinity")
         yield
 
 
 @every_task
 def test_gymnasiums_checker_is_content(name: str) -> None:
     """Both render modes and closing twice included, with warnings as errors."""
-    with no_warnings():
+    with no_warnings(name):
         env = gymnasium.make(environment_id(name))
         check_env(env.unwrapped)
         env.close()
@@ -49,7 +50,7 @@ def test_gymnasiums_checker_is_content(name: str) -> None:
 
 @every_task
 def test_ids_make_single_and_vector_environments(name: str) -> None:
-    with no_warnings():
+    with no_warnings(name):
         single = gymnasium.make(environment_id(name), horizon=3)
         many = gymnasium.make_vec(environment_id(name), num_envs=3, horizon=3)
     assert type(single.unwrapped) is GymnasiumEnv and type(many) is GymnasiumVectorEnv
@@ -162,7 +163,7 @@ def test_every_registered_task_is_where_the_table_says() -> None:
 
 def test_registering_twice_is_silent() -> None:
     before = dict(gymnasium.registry)
-    with no_warnings():
+    with no_warnings(name):
         register()
     assert gymnasium.registry == before
 

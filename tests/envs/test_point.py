@@ -105,7 +105,7 @@ def controlled(task: PointCircle | PointGather, act, n_envs: int) -> tuple[torch
     step = env.reset(0)
     total, cost = step.reward.clone(), step.cost.clone()
     for _ in range(task.horizon):
-        step = env.step(act(env.state_dict()["state"])[None])
+        step = env.step(act(env.state)[None])
         total, cost = total + step.reward, cost + step.cost
     assert step.is_last.all()
     return total.flatten(), cost.flatten()

@@ -17,7 +17,19 @@ ROOMS = {"tabular": 0, "halfspace": 0, "envs": 1, "plotting": 2, "widgets": 2}
 ALLOWED_OUTSIDE = {
     "tabular": {"numpy", "scipy"},
     "halfspace": {"torch"},
-    "envs": {"numpy", "scipy", "gymnasium", "torch", "mujoco", "mujoco_warp", "warp", "OpenGL", "imageio", "imageio_ffmpeg", "PIL"},
+    "envs": {
+        "numpy",
+        "scipy",
+        "gymnasium",
+        "torch",
+        "mujoco",
+        "mujoco_warp",
+        "warp",
+        "OpenGL",
+        "imageio",
+        "imageio_ffmpeg",
+        "PIL",
+    },
     "plotting": {"numpy", "matplotlib", "cycler"},
     "widgets": {"matplotlib", "PIL", "ipywidgets"},
 }
@@ -68,7 +80,9 @@ def test_direction_of_imports(path: Path) -> None:
                 order = ORDER[own]
                 # An engine is imported by what chooses it, when it is chosen.
                 is_late = (parts[1], name.split(".")[2]) in {("physics", "warp")}
-                assert is_late or order.index(name.split(".")[2]) < order.index(parts[1]), f"{parts[1]} may not import {name}"
+                assert is_late or order.index(name.split(".")[2]) < order.index(parts[1]), (
+                    f"{parts[1]} may not import {name}"
+                )
         elif name.split(".")[0] not in sys.stdlib_module_names:
             assert name.split(".")[0] in ALLOWED_OUTSIDE[own], f"{own} may not import {name}"
 
@@ -89,7 +103,7 @@ def test_docstrings_of_attributes_carry_no_colon() -> None:
             if isinstance(node, ast.FunctionDef) and {"property", "cached_property"} & {
                 ast.unparse(mark) for mark in node.decorator_list
             }:
-                assert ": " not in (ast.get_docstring(node) or "").splitlines()[0], f"{path.name}: {node.name}"
+                assert ": " not in (ast.get_docstring(node) or "-").splitlines()[0], f"{path.name}: {node.name}"
             for before, text in itertools.pairwise(node.body if isinstance(node, ast.Module | ast.ClassDef) else []):
                 is_documented = isinstance(before, ast.Assign | ast.AnnAssign) and isinstance(text, ast.Expr)
                 if is_documented and isinstance(text.value, ast.Constant):
