@@ -14,6 +14,7 @@ import argparse
 import csv
 import os
 import platform
+import re
 import statistics
 import subprocess
 import time
@@ -125,6 +126,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--worlds", type=int, nargs="+", default=[20, 200, 400, 2000, 8192])
     parser.add_argument("--seconds", type=float, default=1.0, help="CPU-seconds per measurement")
+    parser.add_argument("--only", default="", help="regular expression of the rows to measure, beside the limit")
     parser.add_argument("--out", type=Path, help="write the table here as CSV")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
@@ -142,20 +144,24 @@ def main() -> None:
         if n <= 200:
             for mode in ("sync", "async"):
                 makers[f"HalfCheetah-v5, {mode}", n] = lambda mode=mode, n=n: gymnasiums(n, mode)
+    makers = {key: make for key, make in makers.items() if key[0].startswith(LIMIT) or re.search(chosen.only, key[0])}
     rate: dict[tuple[str, int], list[float]] = {key: [] for key in makers}
     for _ in range(chosen.rounds):
         for key, make in makers.items():  # made and closed in turn: 200 worker processes do not wait beside the others
             runner = make()
             rate[key].append(runner.rate(chosen.seconds))
             runner.close()
-    print(f"{'':>32} {'worlds':>7} {'steps / CPU-second':>20} {'to the limit':>13}")
+    print(f"{'':>32} {'worlds':>7} {'steps / CPU-second':>20} {'to the limit':>13} {'to sync':>13}")
     rows = []
     for (name, n), rates in rate.items():
+        own_sync = rate.get(("HalfCheetah-v5, sync", n), [])
+        to_sync = [a / b for a, b in zip(rates, own_sync, strict=False)] if "Cheetah" in name else []
+        beside = f"{statistics.median(to_sync):.2f}" if to_sync else ""
         base = f"{LIMIT}, 1 thread" if name.endswith(("sync", "1 thread")) and "async" not in name else LIMIT
         ratio = [a / b for a, b in zip(rates, rate[base, 0], strict=True)]
         shown = f"{statistics.median(ratio):.2f}" if "heetah" in name else ""
-        print(f"{name:>32} {n or '':>7} {statistics.median(rates):>20,.0f} {shown:>13}")
-        rows.append((name, n or "", round(statistics.median(rates)), shown))
+        print(f"{name:>32} {n or '':>7} {statistics.median(rates):>20,.0f} {shown:>13} {beside:>13}")
+        rows.append((name, n or "", round(statistics.median(rates)), shown, beside))
     if chosen.out:
         run = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
         header = (
@@ -166,7 +172,7 @@ def main() -> None:
         with chosen.out.open("w", newline="", encoding="utf-8") as file:
             file.write(header)
             writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(("what", "worlds", "steps_per_cpu_second", "ratio_to_limit"))
+            writer.writerow(("what", "worlds", "steps_per_cpu_second", "ratio_to_limit", "ratio_to_sync"))
             writer.writerows(rows)
 
 
