@@ -197,6 +197,7 @@ class VectorEnv:
         self.time_limit, self.is_time_aware = time_limit, is_time_aware
         self.seed: tuple[int, ...] = ()
         self._world = torch.arange(n_runs * n_envs, device=self.device)
+        self._no_noise = torch.empty(n_runs * n_envs, 0, dtype=torch.float64, device=self.device)
         self._never = torch.zeros_like(self._world, dtype=torch.bool)
         self._is_host = self.device.type == "cpu"
         # As many steps of noise at once as fit a processor's cache.
@@ -239,7 +240,7 @@ class VectorEnv:
         if seed is not None or not self.seed:
             self._seed(seed)
         self._world_step += 1
-        self._state = self._start(self._noise, self._world)
+        self._state = self._started()
         self._clock = torch.zeros_like(self._world)
         ended = torch.zeros_like(self._world, dtype=torch.bool)
         return self._show(torch.zeros(len(self._world), device=self.device), ended, ~ended)
@@ -348,16 +349,18 @@ class VectorEnv:
             self._block_first, self._moves = first, self._noise.moves(first, self._block, self.task.move_noise)
         return self._moves[step - first]
 
-    def _start(self, noise: WorldNoise, world: Tensor) -> State:
-        return self.task.start(noise.start(self._world_step, self.task.start_noise), world)
+    def _started(self) -> State:
+        return self.task.start(self._noise.start(self._world_step, self.task.start_noise), self._world)
 
     def _restarted(self, state: State, restart: Tensor) -> State:
         """Return ``state`` with new starts where asked; a function of the mask, whichever way it is computed."""
         if self._is_host:
             chosen = restart.nonzero().squeeze(1)
-            start = self._start(self._noise.of(chosen), chosen)
+            n = self.task.start_noise  # choosing worlds costs as much as the rest, and not every start is random
+            noise = self._noise.of(chosen).start(self._world_step, n) if n else self._no_noise[: len(chosen)]
+            start = self.task.start(noise, chosen)
             return {key: value.index_copy(0, chosen, start[key].to(value.dtype)) for key, value in state.items()}
-        start = self._start(self._noise, self._world)
+        start = self._started()
         fresh: State = {}
         for key, value in state.items():
             mask = restart.view([-1] + [1] * (value.ndim - 1))

@@ -121,9 +121,12 @@ class GridTask(Task):
                 .to(device),
                 "goal": torch.as_tensor(np.stack(goal)).flatten().to(device),
                 "cell": torch.arange(n, device=device).repeat(len(grids)),
-                "start": torch.tensor([i * n + grid.start_state for i, grid in enumerate(grids)], device=device),
-                "slip": torch.tensor([grid.slip for grid in grids], dtype=torch.float64, device=device),
-                "of_world": torch.tensor(self._of_world, device=device),
+                "start": torch.tensor(
+                    [layout * n + grids[layout].start_state for layout in self._of_world], device=device
+                ),  # of each world
+                "slip": torch.tensor(
+                    [grid.slip for grid in grids], dtype=torch.float64, device=device
+                ).repeat_interleave(n),
                 "identity": torch.eye(n, device=device),
             }
         return self._table[device]
@@ -131,17 +134,17 @@ class GridTask(Task):
     def start(self, noise: Tensor, world: Tensor) -> State:
         """Put the agent on its layout's start."""
         table = self._tables(noise.device)
-        layout = table["of_world"][world]
-        return {"cell": table["start"][layout], "slip": table["slip"][layout]}
+        return {"cell": table["start"].take(world)}
 
     def move(self, state: State, action: Tensor, noise: Tensor) -> tuple[State, Tensor, Tensor]:
         """Execute the action, or with probability ``slip`` a uniformly random one."""
-        table, chance, slip = self._tables(noise.device), noise[:, 0], state["slip"]
+        table, chance, here = self._tables(noise.device), noise[:, 0], state["cell"]
+        slip = table["slip"].take(here)
         # Given chance < slip, chance / slip < 1 is uniform again; without slips the quotient is not used.
         executed = torch.where(chance < slip, (chance / slip * 4).to(torch.int64), action)
-        entry = state["cell"] * 4 + executed
+        entry = here * 4 + executed
         cell = table["target"].take(entry)
-        return {"cell": cell, "slip": slip}, table["reward"].take(entry), table["goal"].take(cell)
+        return {"cell": cell}, table["reward"].take(entry), table["goal"].take(cell)
 
     def observe(self, state: State) -> Tensor:
         """Return the cell, one-hot [W, n_cells] or as its index [W, 1]."""
