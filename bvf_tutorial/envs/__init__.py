@@ -12,7 +12,7 @@ from .gridworld import ACTION_NAMES, GridWorld
 from .registration import register
 
 if TYPE_CHECKING:
-    from .adapter import FromGymnasium, FromSixTuple, FromSixTupleVector, ToSixTuple, ToSixTupleVector
+    from .adapter import FromGymnasium
     from .base import EnvironmentFault, State, Task, TimeStep, VectorEnv
     from .check import CMDPReport, InvalidEnvironmentError, check_cmdp_env
     from .grid_task import GridTask
@@ -20,13 +20,14 @@ if TYPE_CHECKING:
     from .locomotion import SafeAnt, SafeCheetah, SafeHopper, SafeSwimmer, SafeWalker2d
     from .point import PointCircle, PointGather
     from .render import RenderingError
+    from .six_tuple import FromSixTuple, FromSixTupleVector, ToSixTuple, ToSixTupleVector
 
 _HOME = {
     "FromGymnasium": "adapter",
-    "FromSixTuple": "adapter",
-    "FromSixTupleVector": "adapter",
-    "ToSixTuple": "adapter",
-    "ToSixTupleVector": "adapter",
+    "FromSixTuple": "six_tuple",
+    "FromSixTupleVector": "six_tuple",
+    "ToSixTuple": "six_tuple",
+    "ToSixTupleVector": "six_tuple",
     "EnvironmentFault": "base",
     "State": "base",
     "Task": "base",

@@ -52,7 +52,7 @@ def contact_bounds(model: mujoco.MjModel, pair: np.ndarray[Any, np.dtype[Any]]) 
         pair: [P, 2], the pairs of geoms that may touch.
 
     Returns:
-        Contacts, and rows: of every contact, every joint limit, every equality and friction loss.
+        The number of contacts and the number of rows, those of contacts, joint limits, equalities and friction losses.
 
     Raises:
         ValueError: a pair has other shapes; give ``n_contacts`` and ``n_constraints`` yourself.
