@@ -136,6 +136,18 @@ def test_pictures_are_there_and_described(visit: Visit) -> None:
     assert [src for src, alt, _ in pictures if "_images/" in alt or alt.endswith(".png")] == [], "alt is a file name"
 
 
+def test_films_play(visit: Visit) -> None:
+    films = visit.page.eval_on_selector_all(
+        "main video",
+        """async nodes => { const out = []; for (const node of nodes) {
+             node.muted = true; await node.play().catch(() => 0);
+             for (let i = 0; i < 50 && !node.currentTime; i++) await new Promise(done => setTimeout(done, 100));
+             out.push([node.ariaLabel || "", node.videoWidth, node.currentTime]); node.pause(); } return out; }""",
+    )
+    assert [label for label, _, _ in films if not label.strip()] == [], "without a description"
+    assert [label for label, width, time in films if not width or not time] == [], "the film does not play"
+
+
 def test_sliders_move(visit: Visit) -> None:
     page = visit.page
     for slider in page.locator(".bvf-slider").all():
@@ -246,6 +258,7 @@ def bad_page(tmp_path: Path) -> str:
     html = """<!doctype html><html><body><main><article class="bd-article">
       <div class="math">unrendered</div>
       <img src="data:image/gif;base64,R0lGODlhAQABAAAAACw="><pre style="width:900px">x</pre>
+      <video src="data:video/mp4;base64,AAAA"></video>
       <div class="bvf-slider"><img alt="a" src="data:,a"><input type="range" min="0" max="3" value="0"></div>
       </article></main><script src="https://example.org/x.js"></script><script>undefined.field</script></body></html>"""
     (tmp_path / "bad.html").write_text(html, encoding="utf-8")
@@ -263,6 +276,7 @@ def test_the_watch_sees_a_bad_page(browser: Browser, bad_page: str) -> None:
             test_names_no_other_hosts_resource,
             test_formulas_are_rendered,
             test_pictures_are_there_and_described,
+            test_films_play,
             test_sliders_move,
             test_fits_a_phone,
         ):
