@@ -164,8 +164,10 @@ class TimeStep:
 class VectorEnv:
     """R runs of B worlds each of one task.
 
-    Equal seeds give equal trajectories, on any device and in any batch: world b of a run is a function of the run's
-    seed, b and its actions. Nothing in ``step`` waits for a GPU; there, faults are recorded and ``check`` raises them.
+    On one device equal seeds give equal trajectories in any batch: world b of a run is a function of the run's seed, b
+    and its actions. Another device gives the same noise, and the same trajectory as far as its arithmetic rounds alike;
+    MuJoCo's two engines do not. Nothing in ``step`` waits for a GPU; there, faults are recorded and ``check`` raises
+    them.
 
     Args:
         task: the task.

@@ -5,6 +5,7 @@ that share their noise. It collects every problem before it raises, since an env
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, fields
@@ -135,7 +136,7 @@ class _Stopped(Exception):  # noqa: N818  # it ends a play and never leaves this
     """The play cannot go on."""
 
 
-class _Player:
+class _Player(ABC):
     """Resets and steps one kind of environment and returns rows of the record; notes what has the wrong form."""
 
     def __init__(self, env: Any, name: str, n_worlds: int, space: spaces.Space[Any], action: spaces.Space[Any]) -> None:
@@ -160,11 +161,11 @@ class _Player:
         self.is_last = row.terminated | row.truncated
         return row
 
-    def _reset(self, seed: int) -> _Record:
-        raise NotImplementedError
+    @abstractmethod
+    def _reset(self, seed: int) -> _Record: ...
 
-    def _step(self, action: list[Any]) -> _Record:
-        raise NotImplementedError
+    @abstractmethod
+    def _step(self, action: list[Any]) -> _Record: ...
 
     def stop(self, kind: str, text: str) -> _Stopped:
         """Note what makes further play impossible."""

@@ -27,7 +27,6 @@ from .render import painter
 __all__ = ["GymnasiumEnv", "GymnasiumVectorEnv", "make"]
 
 Observation = npt.NDArray[np.float32]
-Frame = npt.NDArray[np.uint8]
 _WORLD_OPTIONS = ("device", "time_limit", "is_time_aware")
 _NO_MODE = "render() without a render_mode draws nothing; make the environment with render_mode='rgb_array'."
 

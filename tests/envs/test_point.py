@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 import bvf_tutorial.envs
 from bvf_tutorial.envs import PointCircle, PointGather, VectorEnv
@@ -178,8 +179,6 @@ def test_gather_layouts() -> None:
     assert np.hypot(item[..., 0], item[..., 1]).min() > 2
     code = item[..., 0] * 13 + item[..., 1]
     assert all(len(set(row)) == 10 for row in code.tolist())
-    from scipy import stats
-
     for kind in (slice(2), slice(2, None)):
         _, count = np.unique(code[:, kind], return_counts=True)
         assert len(count) == 156
