@@ -23,7 +23,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from .noise import WorldNoise
+from .noise import MOVE, NoiseStream, WorldNoise
 
 __all__ = ["EnvironmentFault", "State", "Task", "TimeLimit", "TimeStep", "VectorEnv"]
 
@@ -178,6 +178,8 @@ class VectorEnv:
             there and values go on.
         is_time_aware: append t / T, the share of the horizon that is used, to the observation. Without it and with
             "terminate" the state is not Markov.
+        first_world: number of each run's first world. Worlds with other numbers have other noise in the same task
+            (layout), so that an evaluation shares no number with a training.
     """
 
     def __init__(
@@ -188,6 +190,7 @@ class VectorEnv:
         device: str | torch.device = "cpu",
         time_limit: TimeLimit = "terminate",
         is_time_aware: bool = False,
+        first_world: int = 0,
     ) -> None:
         if n_envs < 1 or n_runs < 1:
             raise ValueError(f"n_envs is {n_envs} and n_runs is {n_runs}; both are at least 1.")
@@ -196,14 +199,12 @@ class VectorEnv:
         if task.horizon < 1 or not task.cost_limit >= 0:
             raise ValueError(f"{task.name}: horizon {task.horizon} must be >= 1, cost_limit {task.cost_limit} >= 0.")
         self.task, self.n_envs, self.n_runs, self.device = task, n_envs, n_runs, torch.device(device)
-        self.time_limit, self.is_time_aware = time_limit, is_time_aware
+        self.time_limit, self.is_time_aware, self._first_world = time_limit, is_time_aware, first_world
         self.seed: tuple[int, ...] = ()
         self._world = torch.arange(n_runs * n_envs, device=self.device)
         self._no_noise = torch.empty(n_runs * n_envs, 0, dtype=torch.float64, device=self.device)
         self._never = torch.zeros_like(self._world, dtype=torch.bool)
         self._is_host = self.device.type == "cpu"
-        # As many steps of noise at once as fit a processor's cache.
-        self._block = max(4, min(64, 4 * (16384 // len(self._world))))
         self._bound: dict[torch.dtype, tuple[Tensor, Tensor]] = {}
 
     @cached_property
@@ -261,7 +262,7 @@ class VectorEnv:
             raise RuntimeError(f"{self.task.name}: call reset() before step().")
         action = self._checked(action)
         self._world_step += 1
-        state, reward, terminated = self.task.move(self._state, action, self._move_noise())
+        state, reward, terminated = self.task.move(self._state, action, self._moves.at(self._world_step))
         restart = self._is_last
         clock = self._clock + 1
         # On the CPU a look costs less than the work it saves; elsewhere it would wait for the device.
@@ -328,9 +329,10 @@ class VectorEnv:
             seed = int(np.random.SeedSequence().generate_state(1, np.uint32)[0])
         seeds = [seed + run for run in range(self.n_runs)] if isinstance(seed, int | np.integer) else list(seed)
         if len(seeds) == self.n_runs:
-            self._plant([each for each in seeds for _ in range(self.n_envs)], list(range(self.n_envs)) * self.n_runs)
+            index = range(self._first_world, self._first_world + self.n_envs)
+            self._plant([each for each in seeds for _ in index], list(index) * self.n_runs)
         elif len(seeds) == n_worlds:
-            self._plant(seeds, [0] * n_worlds)
+            self._plant(seeds, [self._first_world] * n_worlds)
         else:
             raise ValueError(f"{len(seeds)} seeds for {self.n_runs} runs of {self.n_envs} worlds; give 1, R or R * B.")
 
@@ -342,14 +344,7 @@ class VectorEnv:
         self._noise = WorldNoise.seeded(self.seed, index, self.device)
         self._fault = torch.full_like(self._world, -1)
         self._world_step = -1
-        self._block_first, self._moves = -1, torch.empty(0)
-
-    def _move_noise(self) -> Tensor:
-        step = self._world_step
-        first = step - step % self._block
-        if first != self._block_first:
-            self._block_first, self._moves = first, self._noise.moves(first, self._block, self.task.move_noise)
-        return self._moves[step - first]
+        self._moves = NoiseStream(self._noise, self.task.move_noise, MOVE)
 
     def _started(self) -> State:
         return self.task.start(self._noise.start(self._world_step, self.task.start_noise), self._world)

@@ -17,12 +17,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["WorldNoise", "philox", "run_key"]
+__all__ = ["ACT", "MOVE", "SHUFFLE", "START", "NoiseStream", "WorldNoise", "philox", "run_key"]
 
 _WORD = 0xFFFFFFFF
 _MULTIPLIER = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
-_MOVE, _START = 0, 1  # purposes: the fourth word of the counter
+MOVE, START, ACT, SHUFFLE = 0, 1, 2, 3
+"""Purposes, the fourth word of the counter, so that a task, a policy and a learner never share a number."""
 
 
 def run_key(seed: int) -> tuple[int, int]:
@@ -83,14 +84,14 @@ class WorldNoise:
         # The middle of each of 2**32 cells: never 0 or 1, so that quantiles of it are finite.
         return torch.stack(block, dim=-1).flatten(1).to(torch.float64).add_(0.5).mul_(2.0**-32)
 
-    def start(self, step: int, n: int) -> Tensor:
+    def start(self, step: int, n: int, purpose: int = START) -> Tensor:
         """Return [W, n] independent uniform numbers in (0, 1), float64, for an episode that starts at this step."""
         if n == 0:
             return self.key.new_empty((len(self.key), 0), dtype=torch.float64)
         slot = torch.arange(-(-n // 4), device=self.key.device)
-        return self._uniform(slot, torch.full_like(slot, step), _START)[:, :n]
+        return self._uniform(slot, torch.full_like(slot, step), purpose)[:, :n]
 
-    def moves(self, first: int, n_steps: int, n: int) -> Tensor:
+    def moves(self, first: int, n_steps: int, n: int, purpose: int = MOVE) -> Tensor:
         """Return [n_steps, W, n] uniform numbers in (0, 1), float64, for the steps ``first, ..., first + n_steps - 1``.
 
         Many steps at once cost little more than one. The numbers of a step do not depend on how steps are grouped.
@@ -99,8 +100,32 @@ class WorldNoise:
             first: first step, a multiple of 4.
             n_steps: a multiple of 4.
             n: numbers per world and step.
+            purpose: whose numbers these are.
         """
         if n == 0:
             return self.key.new_empty((n_steps, len(self.key), 0), dtype=torch.float64)
         count = torch.arange(first * n // 4, (first + n_steps) * n // 4, device=self.key.device)
-        return self._uniform(count & _WORD, count >> 32, _MOVE).view(-1, n_steps, n).transpose(0, 1)
+        return self._uniform(count & _WORD, count >> 32, purpose).view(-1, n_steps, n).transpose(0, 1)
+
+
+class NoiseStream:
+    """The numbers of W worlds step by step, drawn many steps at once because that costs little more than one.
+
+    Args:
+        noise: of the worlds.
+        n: numbers per world and step.
+        purpose: whose numbers these are.
+    """
+
+    def __init__(self, noise: WorldNoise, n: int, purpose: int) -> None:
+        self._noise, self._n, self._purpose = noise, n, purpose
+        # As many steps at once as fit a processor's cache.
+        self._block = max(4, min(64, 4 * (16384 // len(noise.index))))
+        self._first, self._drawn = -1, torch.empty(0)
+
+    def at(self, step: int) -> Tensor:
+        """Return the numbers of one step, [W, n] in (0, 1), float64."""
+        first = step - step % self._block
+        if first != self._first:
+            self._first, self._drawn = first, self._noise.moves(first, self._block, self._n, self._purpose)
+        return self._drawn[step - first]
