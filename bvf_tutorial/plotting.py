@@ -6,7 +6,8 @@ Every function draws on an axes it is given and returns it; a state that has no 
 zero. The figure's face stays white so that pictures read in dark mode, too.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
@@ -15,13 +16,26 @@ import numpy.typing as npt
 from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.colors import Colormap
+from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyArrowPatch, Rectangle
+from scipy import special
 
 from .envs.gridworld import GridWorld
 from .tabular.chain import Chain
 from .tabular.optimum import Frontier
 
-__all__ = ["COLORS", "draw_cell_values", "draw_chain", "draw_frontier", "draw_layout", "draw_policy", "use_book_style"]
+__all__ = [
+    "COLORS",
+    "draw_cell_values",
+    "draw_chain",
+    "draw_frontier",
+    "draw_layout",
+    "draw_policy",
+    "draw_training_curves",
+    "mean_interval",
+    "save_training_curves",
+    "use_book_style",
+]
 
 COLORS = {
     "black": "#000000",
@@ -246,6 +260,81 @@ def draw_frontier(
     ax.set_ylabel(value_unit)
     ax.legend()
     return ax
+
+
+Curve = tuple[npt.ArrayLike, npt.ArrayLike]
+"""Steps [N] and values [N, R], one column per seed."""
+
+
+def mean_interval(value: npt.ArrayLike, confidence: float = 0.95) -> tuple[Any, Any]:
+    """Return the mean over seeds, [N], and half the width of its Student t interval, NaN where fewer than two count.
+
+    Holds when: seeds are independent and their values about normal.
+
+    Args:
+        value: [N, R]; NaN is no data and does not count.
+        confidence: of the interval.
+    """
+    table = np.asarray(value, dtype=np.float64)
+    count = (~np.isnan(table)).sum(axis=1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = np.nansum(table, axis=1) / count
+        variance = np.nansum((table - mean[:, None]) ** 2, axis=1) / (count - 1)
+        quantile = special.stdtrit(np.maximum(count - 1, 1), 0.5 + confidence / 2)
+        half = np.where(count > 1, quantile * np.sqrt(variance / count), np.nan)
+    return mean, half
+
+
+def draw_training_curves(curve: Mapping[str, Curve], ax: Axes, label: str, limit: Sequence[float] = ()) -> Axes:
+    """Draw means over seeds against environment steps, a band for the mean's 95% interval where there are two seeds.
+
+    The legend counts the seeds of each curve and says where a curve ends before the longest.
+
+    Args:
+        curve: by name, from ``agents.metrics.series``.
+        ax: where to draw.
+        label: of the vertical axis, with its unit.
+        limit: cost limits, drawn as dashed lines with their values.
+    """
+    cycle = [COLORS[name] for name in ("blue", "vermilion", "green", "orange", "purple", "sky")]
+    longest = max(float(np.max(step)) for step, _ in curve.values())
+    for i, (name, (step, value)) in enumerate(curve.items()):
+        mean, half = mean_interval(value)
+        mean = np.where(np.isfinite(mean), mean, np.nan)  # an infinite price is a gap
+        n_seeds, last = np.shape(value)[1], float(np.max(step))
+        text = f"{name} ({n_seeds} seed{'s' if n_seeds > 1 else ''}"
+        text += f", ends at {last:,.0f})" if last < longest else ")"
+        colour, line = cycle[i % len(cycle)], ("-", "-.", ":", "--")[i // len(cycle) % 4]
+        # A curve of one point would be invisible without a mark.
+        ax.plot(step, mean, line, color=colour, label=text, marker="." if len(mean) == 1 else "")
+        if np.isfinite(half).any():
+            ax.fill_between(np.asarray(step, dtype=np.float64), mean - half, mean + half, color=colour, alpha=0.2, lw=0)
+    for each in sorted(set(limit)):
+        ax.axhline(each, color=COLORS["black"], linestyle="--", linewidth=1.2, label=f"cost limit {each:g}")
+    ax.set_xlabel("environment steps per run")
+    ax.set_ylabel(label)
+    ax.legend()
+    return ax
+
+
+def save_training_curves(
+    path: Path,
+    curve: Mapping[str, Curve],
+    label: str,
+    limit: Sequence[float] = (),
+    size: tuple[float, float] = (7, 4.2),
+) -> None:
+    """Write ``draw_training_curves`` to a file, whose suffix says the format; needs no display.
+
+    Raises:
+        ValueError: matplotlib does not write this format.
+    """
+    with mpl.rc_context():
+        use_book_style()
+        figure = Figure(figsize=size)
+        draw_training_curves(curve, figure.add_subplot(), label, limit)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=150)
 
 
 def _frame(grid: GridWorld, ax: Axes) -> None:

@@ -15,11 +15,11 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from .constraints import Constraint, admitted, corrected_mean, slack_weight
 from ..envs.base import TimeStep
 from ..envs.noise import SHUFFLE, WorldNoise
-from .estimators import Initialisation, Moments, Stack, clip_by_run, mean_by_run, rows_by_run, standardised_by_run
 from ..halfspace import HalfSpace, Status
+from .constraints import Constraint, admitted, corrected_mean, slack_weight
+from .estimators import Initialisation, Moments, Stack, clip_by_run, mean_by_run, rows_by_run, standardised_by_run
 from .learner import Decision, Learner, Setting, calibration, error_of, spread
 from .multipliers import cost_share, predicted_multiplier
 from .returns import backward_lambda_returns, lambda_returns

@@ -33,6 +33,7 @@ __all__ = [
     "forward_allowance",
     "lyapunov_allowance",
     "safeguarded_allowance",
+    "slack_share",
     "slack_weight",
     "unlimited_allowance",
 ]
@@ -163,6 +164,11 @@ class Constraint:
         for key in ("warm_up", "min_gradient", "fallback_multiplier"):
             if not getattr(self, key) >= 0:
                 raise ValueError(f"constraint.{key} is {getattr(self, key)}; it must be >= 0.")
+        if self.is_weighting and self.multiplier.rule == "recovery" and self.multiplier.recovery == torch.inf:
+            raise ValueError(
+                "constraint.use is 'weight' and multiplier.recovery is inf; no weight changes an infinite price. Give "
+                "recovery a finite price, or use another multiplier."
+            )
         if self.baseline_period < 1 or not self.weight_width > 0:
             raise ValueError(
                 f"constraint.baseline_period is {self.baseline_period} and weight_width {self.weight_width}; the first "
@@ -242,8 +248,13 @@ def chosen_action(halfspace: HalfSpace, score: Tensor, fallback_score: Tensor) -
     return torch.where(is_feasible, action, fallback_score.argmax(dim=-1)), ~is_feasible
 
 
+def slack_share(allowance: Tensor, cost_value: Tensor, width: float) -> Tensor:
+    """Return ``sigmoid(-slack / width)``, slack ``= b(x) - V_D(x)``, [...]: near 1 where the limit is spent, 1/2 at it."""
+    return torch.sigmoid((cost_value - allowance) / width)
+
+
 def slack_weight(allowance: Tensor, cost_value: Tensor, width: float, weight: Tensor) -> Tensor:
-    """Return ``h = sigmoid(-slack / width)`` over its mean, slack ``= b(x) - V_D(x)``: near 1 where the limit is spent.
+    """Return ``slack_share`` over its mean, [R, N]: how much more than the average state this one's cost weighs.
 
     Args:
         allowance: [R, N].
@@ -251,7 +262,7 @@ def slack_weight(allowance: Tensor, cost_value: Tensor, width: float, weight: Te
         width: units of cost.
         weight: [R, N], samples that count in the mean.
     """
-    share = torch.sigmoid((cost_value - allowance) / width)
+    share = slack_share(allowance, cost_value, width)
     mean = (share * weight).sum(dim=1, keepdim=True) / weight.sum(dim=1, keepdim=True).clamp(min=1e-8)
     return share / mean.clamp(min=1e-8)
 

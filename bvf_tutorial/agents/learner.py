@@ -1,5 +1,6 @@
 """This file knows what every learner shares: its environment's spaces, its memory of costs, and how it is saved."""
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -9,8 +10,8 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from .constraints import Constraint, Situation
 from ..envs.base import TimeStep
+from .constraints import Constraint, Situation
 from .multipliers import MultiplierState, updated_multiplier
 from .returns import backward_lambda_returns, lambda_returns
 from .rollout import EpisodeTotals, Rollout, by_run
@@ -147,10 +148,10 @@ class Learner(ABC):
                 first state as Algorithm 1 does.
         """
         cost, discount = rollout.cost[1:], rollout.backward_discount(self._cost_gamma)
-        # A start's own value is known: nothing lies before it.
-        first = torch.where(rollout.is_first[0], rollout.cost[0], value[0])
-        previous = torch.cat([first[None], value[1:-1]])
-        before = self._carry if is_streamed else first
+        # At a start too the critic's value, though it is known to be d(x): the value of a state that is also visited
+        # later is a mean over all its visits, and to replace it at the first ones only would pull the mean down.
+        previous = value[:-1]
+        before = self._carry if is_streamed else previous[0]
         target = backward_lambda_returns(cost, discount, previous, lambda_, before)
         realised = backward_lambda_returns(cost, discount, previous, 1.0, self._realised)
         self._carry, self._realised = target[-1], realised[-1]
@@ -159,8 +160,9 @@ class Learner(ABC):
     def state_dict(self) -> dict[str, Any]:
         """Return everything that the future depends on, as plain tensors, numbers and containers of them."""
         return {
-            "network": self.network.state_dict(),
-            "optimiser": self.optimiser.state_dict(),
+            # Copies: torch hands out the live tensors, which the next update writes into.
+            "network": copy.deepcopy(self.network.state_dict()),
+            "optimiser": copy.deepcopy(self.optimiser.state_dict()),
             "multiplier": {field.name: getattr(self.multiplier, field.name) for field in fields(MultiplierState)},
             "memory": {"carry": self._carry, "realised": self._realised, **self._memory()},
             "start_slack": self.start_slack,

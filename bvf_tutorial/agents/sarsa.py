@@ -11,10 +11,10 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from .constraints import Constraint, chosen_action, slack_weight
 from ..envs.base import TimeStep
-from .estimators import Initialisation, Stack, mean_by_run, rows_by_run
 from ..halfspace import HalfSpace
+from .constraints import Constraint, chosen_action, slack_share
+from .estimators import Initialisation, Stack, mean_by_run, rows_by_run
 from .learner import Decision, Learner, Setting, error_of, spread
 from .multipliers import cost_share
 from .returns import lambda_returns
@@ -95,6 +95,7 @@ class Sarsa(Learner):
         self._scale = {"q": config.reward_scale, "cost_q": config.cost_scale, "backward": config.cost_scale}
         self._refresh()
         self._baseline = self._shown.get("cost_q", -self._shown["q"]).argmin(dim=2)
+        self._mean_share = torch.full((setting.n_runs,), 0.5, device=setting.device)
 
     @property
     def epsilon(self) -> float:
@@ -125,8 +126,9 @@ class Sarsa(Learner):
                 allowance = self.allowance(step.cost, backward, base_cost)
                 decision |= {"allowance": allowance, "slack": allowance - base_cost}
             if self.constraint.is_weighting:
-                width = self.constraint.weight_width
-                multiplier = multiplier * slack_weight(allowance, base_cost, width, torch.ones_like(base_cost))
+                # Over the last rollout's mean: a mean over the present worlds would make a world's action their affair.
+                decision["share"] = slack_share(allowance, base_cost, self.constraint.weight_width)
+                multiplier = multiplier * decision["share"] / self._mean_share[:, None]
             score = torch.lerp(score, -value["cost_q"], cost_share(multiplier)[..., None])
             greedy = score.argmax(dim=-1)
             if self.constraint.is_projecting:
@@ -139,6 +141,17 @@ class Sarsa(Learner):
             explores = noise[..., 0] < self.epsilon
             action = torch.where(explores, (noise[..., 1] * self._n_actions).to(torch.int64), greedy)
         return action, decision | {"action": action, "greedy": greedy}
+
+    def greedy_policy(self, cost: Tensor) -> Tensor:
+        """Return the greedy action at every observation, [R, C]; for exact evaluation on a known model.
+
+        Args:
+            cost: ``d(x)`` of every observation, [R, C].
+        """
+        code = torch.arange(self._n_codes, device=cost.device).expand_as(cost)
+        never = torch.zeros_like(cost, dtype=torch.bool)
+        step = TimeStep(code[..., None].to(cost.dtype), torch.zeros_like(cost), cost, never, never, never)
+        return self.decide(step, cost, torch.zeros(*cost.shape, self.n_noise), is_deterministic=True)[0]
 
     def update(self, rollout: Rollout, progress: float) -> dict[str, Tensor]:
         """Regress all critics on the rollout's n-step returns; see ``Learner.update``."""
@@ -173,6 +186,8 @@ class Sarsa(Learner):
             code, greedy = by_run(rollout.decision["code"]), by_run(rollout.decision["greedy"])
             self._baseline = self._baseline.scatter(1, code, greedy)
             metric |= spread(rollout.decision["slack"])
+        if "share" in rollout.decision:
+            self._mean_share = rollout.decision["share"].mean(dim=(0, 2)).clamp(min=1e-8)
         if "is_empty" in rollout.decision:
             metric["EmptyShare"] = rollout.decision["is_empty"].float().mean(dim=(0, 2))
         return metric
@@ -184,10 +199,10 @@ class Sarsa(Learner):
         return observation.argmax(dim=-1) if observation.shape[-1] > 1 else observation[..., 0].to(torch.int64)
 
     def _memory(self) -> dict[str, Tensor]:
-        return {"baseline": self._baseline}
+        return {"baseline": self._baseline, "mean_share": self._mean_share}
 
     def _restore(self, memory: Mapping[str, Tensor]) -> None:
-        self._baseline = memory["baseline"]
+        self._baseline, self._mean_share = memory["baseline"], memory["mean_share"]
         self._refresh()
 
 

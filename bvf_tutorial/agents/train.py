@@ -123,7 +123,16 @@ class Trainer:
         return mean
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that the future depends on, as plain tensors, numbers and containers of them."""
+        """Return everything that the future depends on, as plain tensors, numbers and containers of them.
+
+        Raises:
+            TypeError: the environment is a foreign one, whose state nobody can read; its policy can be saved.
+        """
+        if not isinstance(self.env, VectorEnv):
+            raise TypeError(
+                f"{self.env.name} does not tell its state, so this training cannot be resumed exactly; train in one go, and "
+                "save the policy with api.Policy.save or its learner's state_dict."
+            )
         return {
             "done": self.done,
             "decision": self._decision,

@@ -1,0 +1,8 @@
+"""This file knows that ``python -m bvf_tutorial`` is the command line."""
+
+import sys
+
+from .cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,129 @@
+"""This file knows how a run's files survive crashes and second processes: atomic writes, checkpoints, a lock.
+
+A checkpoint holds plain tensors, numbers and containers of them, so that reading one can run no code.
+"""
+
+import contextlib
+import errno
+import io
+import os
+import socket
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+__all__ = ["CheckpointError", "LockedError", "load_checkpoint", "locked", "save_checkpoint", "write_atomically"]
+
+_FORMAT = "bvf_tutorial checkpoint 1"
+
+
+class CheckpointError(ValueError):
+    """A file that is no readable checkpoint; the message names it, why, and what to do."""
+
+
+class LockedError(RuntimeError):
+    """Another process works in the folder; the message says which."""
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file that is complete or not there: beside its place, to the disk, then moved."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(partial, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def save_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
+    """Write ``checkpoint.pt`` atomically and keep the one before it as ``checkpoint.previous.pt``."""
+    buffer = io.BytesIO()
+    torch.save({"format": _FORMAT, **state}, buffer)
+    if path.exists():
+        # A copy by link, so that the newest checkpoint never has no name.
+        link = path.with_name(f".{path.name}.link")
+        link.unlink(missing_ok=True)
+        try:
+            os.link(path, link)
+        except OSError:  # a file system without links
+            write_atomically(link, path.read_bytes())
+        os.replace(link, previous(path))
+    write_atomically(path, buffer.getvalue())
+
+
+def previous(path: Path) -> Path:
+    """Return where the checkpoint before this one is kept."""
+    return path.with_name(f"{path.stem}.previous{path.suffix}")
+
+
+def load_checkpoint(path: Path, device: str) -> tuple[dict[str, Any], str]:
+    """Return the newest readable checkpoint's state, and a warning where that is the one before the newest, else "".
+
+    Raises:
+        FileNotFoundError: there is none.
+        CheckpointError: none is readable.
+    """
+    if not path.exists() and not previous(path).exists():
+        raise FileNotFoundError(f"{path.parent} has no checkpoint; train there first.")
+    try:
+        return _load(path, device), ""
+    except CheckpointError as error:
+        if not previous(path).exists():
+            raise CheckpointError(f"{error} There is no earlier one; begin again in a new folder.") from error
+        state = _load(previous(path), device)
+        return state, f"{error} Going on from the one before, {previous(path).name}."
+
+
+def _load(path: Path, device: str) -> dict[str, Any]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            broken = archive.testzip()
+        if broken is not None:
+            raise CheckpointError(f"{path} is damaged: the checksum of {broken} is wrong.")
+        state = torch.load(path, map_location=device, weights_only=True)
+    except CheckpointError:
+        raise
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{path} is missing.") from error
+    except Exception as error:  # torch.load raises a dozen kinds
+        reason = str(error).splitlines()[0]
+        raise CheckpointError(f"{path} is not a readable checkpoint (cut short or foreign): {reason}.") from error
+    if not isinstance(state, dict) or state.get("format") != _FORMAT:
+        raise CheckpointError(f"{path} is a torch file, but no checkpoint of this package in this version.")
+    return state
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a folder for this process.
+
+    The operating system holds the lock and lets go when the process ends, however it ends; so a lock file without its
+    process, left by a crash or a power cut, is no lock.
+
+    Raises:
+        LockedError: another process holds it.
+    """
+    import fcntl  # not on Windows, where only this function cannot be used
+
+    with open(folder / "lock", "a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                raise
+            file.seek(0)
+            owner = file.read().strip() or "another process"
+            raise LockedError(f"{folder} is in use by {owner}; wait for it, or stop it.") from error
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+        file.flush()
+        try:
+            yield
+        finally:
+            file.truncate(0)
