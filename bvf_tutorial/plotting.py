@@ -304,7 +304,7 @@ def draw_training_curves(curve: Mapping[str, Curve], ax: Axes, label: str, limit
         n_seeds, last = np.shape(value)[1], float(np.max(step))
         text = f"{name} ({n_seeds} seed{'s' if n_seeds > 1 else ''}"
         text += f", ends at {last:,.0f})" if last < longest else ")"
-        colour, line = cycle[i % len(cycle)], ("-", "-.", ":", "--")[i // len(cycle) % 4]
+        colour, line = cycle[i % len(cycle)], ("-", "-.", ":")[(i + i // len(cycle)) % 3]
         # A curve of one point would be invisible without a mark.
         ax.plot(step, mean, line, color=colour, label=text, marker="." if len(mean) == 1 else "")
         if np.isfinite(half).any():
@@ -313,7 +313,7 @@ def draw_training_curves(curve: Mapping[str, Curve], ax: Axes, label: str, limit
         ax.axhline(each, color=COLORS["black"], linestyle="--", linewidth=1.2, label=f"cost limit {each:g}")
     ax.set_xlabel("environment steps per run")
     ax.set_ylabel(label)
-    ax.legend()
+    ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=1 + (len(curve) > 2), fontsize=9)
     return ax
 
 

@@ -182,7 +182,7 @@ def _presets() -> dict[str, Config]:
                 methods |= {f"{name}_warm": warmed(each) for name, each in CONSTRAINTS.items() if each.needs_cost}
             for method, constraint in methods.items():
                 name = f"{task}-{algorithm}-{method}"
-                steps = _N_ENV_STEPS[task]
+                steps = _N_ENV_STEPS[task] // (2 if algorithm.startswith("a2c") else 1)
                 table[name] = Config(
                     name, environment, _tuned(task, algorithm), constraint, n_envs=_N_ENVS.get((task, algorithm), 20),
                     n_env_steps=steps, log_every=steps // 40, evaluate_every=steps // 10,

@@ -46,8 +46,8 @@ class Policy:
 
         Args:
             observation: [O] or [N, O], as ``Problem.make_env`` shows it.
-            cost: ``d(x)`` of the state, a number or [N]; needed if the method acts when deciding (``needs_cost``).
-            past: the episode's cost so far, this state's included, a number or [N]; needed where known.
+            cost: ``d(x)`` of the state, a number or [N]; needed if ``needs_cost``.
+            past: the episode's cost so far, this state's included, a number or [N]; needed if the method knows it.
             generator: samples an action instead, as in training.
 
         Raises:
@@ -62,7 +62,7 @@ class Policy:
             )
         n = 1 if seen.ndim == 1 else len(seen)
         self._require("cost", cost, self.needs_cost)
-        self._require("past", past, self.constraint.state_rule != "none" and self.constraint.is_past_known)
+        self._require("past", past, self.needs_cost and self.constraint.is_past_known)
         shape = (setting.n_runs, n)
         floor = torch.zeros(shape, device=setting.device)
         given = [torch.tensor(np.broadcast_to(each, n), dtype=torch.float32) for each in (cost, past)]
@@ -70,11 +70,8 @@ class Policy:
         batch = torch.from_numpy(seen.reshape(1, n, -1)).to(setting.device).expand(*shape, -1)
         never = floor > 0
         step = TimeStep(batch, floor, now, never, never, never)
-        noise = (
-            np.full((n, self.learner.n_noise), 0.5)
-            if generator is None
-            else generator.random((n, self.learner.n_noise))
-        )
+        size = (n, self.learner.n_noise)
+        noise = np.full(size, 0.5) if generator is None else generator.random(size)
         drawn = torch.from_numpy(noise.clip(1e-12, 1 - 1e-12)).to(setting.device).expand(*shape, -1)
         with torch.no_grad():
             action, _ = self.learner.decide(step, before, drawn, generator is None)
@@ -85,10 +82,9 @@ class Policy:
 
     @property
     def needs_cost(self) -> bool:
-        """Whether acting needs the cost of the present state, as a projection or an elimination does."""
-        return self.constraint.is_projecting or (
-            isinstance(self.algorithm, SarsaConfig) and self.constraint.state_rule != "none"
-        )
+        """Whether acting reads the cost of the present state, as the backward rules do when they limit a decision."""
+        is_deciding = self.constraint.is_projecting or isinstance(self.algorithm, SarsaConfig)
+        return is_deciding and self.constraint.rule.needs_backward
 
     def save(self, path: str | Path) -> None:
         """Write the policy, its critics and settings to a file; a crash leaves the old file or the new one."""

@@ -152,15 +152,16 @@ def base_of(words: Sequence[str]) -> "Config":
     Raises:
         UsageError: no such name, or an algorithm that does not play the task; the message has the nearest.
     """
-    from ..agents import ALGORITHMS, CONSTRAINTS, ENVIRONMENTS, PRESETS
+    from ..agents import ALGORITHMS, ENVIRONMENTS, PRESETS
 
+    methods = {each.split("-")[2] for each in PRESETS}
     name = preset_in(words)
     if name and name not in PRESETS:
         raise UsageError(f"no preset {name!r}{near(name, PRESETS)}")
     part = {"--env": "circle", "--algorithm": "ppo", "--constraint": "unconstrained"}
     if name:
         part = dict(zip(part, name.split("-"), strict=True))
-    for option, valid in (("--env", ENVIRONMENTS), ("--algorithm", ALGORITHMS), ("--constraint", CONSTRAINTS)):
+    for option, valid in (("--env", ENVIRONMENTS), ("--algorithm", ALGORITHMS), ("--constraint", methods)):
         given = value_after(words, option)
         if given and given not in valid:
             raise UsageError(f"no {option} {given!r}{near(given, valid)}")
@@ -168,6 +169,8 @@ def base_of(words: Sequence[str]) -> "Config":
     name = "-".join(part.values())
     if name not in PRESETS:
         fit = sorted({each.split("-")[1] for each in PRESETS if each.startswith(f"{part['--env']}-")})
+        if part["--algorithm"] in fit:
+            raise UsageError(f"no preset {name!r}{near(name, PRESETS)}")
         raise UsageError(
             f"--algorithm {part['--algorithm']} does not play --env {part['--env']}; choose one of {', '.join(fit)}."
         )
@@ -185,6 +188,8 @@ def training(base: "Config") -> Any:
 
     @dataclass
     class Training:
+        """Arguments of ``train``; its help is made below."""
+
         config: Annotated[Base, tyro.conf.arg(name="")]  # type: ignore[valid-type]
         preset: Annotated[
             tyro.conf.Positional[str], tyro.conf.arg(help="a name from `list presets`, before any option")

@@ -3,6 +3,7 @@
 Whatever takes time to import (torch) is imported when a command needs it, so that ``--help`` is instant.
 """
 
+import importlib.metadata
 import os
 import signal
 import sys
@@ -11,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import __version__
 from .arguments import (
     PROGRAM,
     Evaluate,
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     words = [*(sys.argv[1:] if argv is None else argv)]
     if words[:1] == ["--version"]:
-        print(__version__)
+        print(importlib.metadata.version("bvf-tutorial"))
         return 0
     if not words or words[0] in ("-h", "--help"):
         lines = [f"  {name:<10}{help_}" for name, (_, help_) in COMMANDS.items()]
@@ -58,6 +58,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return COMMANDS[words[0]][0](words[1:])
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
+    except BrokenPipeError:  # as in `list presets | head`; what is left to print has no reader
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
     except (ValueError, RuntimeError, OSError, ImportError) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
@@ -201,7 +204,7 @@ def _sweep(words: list[str]) -> int:
 
 
 def _list(words: list[str]) -> int:
-    from ..agents import ALGORITHMS, CONSTRAINTS, ENVIRONMENTS, PRESETS, Constraint
+    from ..agents import ALGORITHMS, ENVIRONMENTS, PRESETS, Constraint
     from ..agents.config import figure_of
     from ..agents.metrics import METRICS
     from ..agents.plain import flat, to_plain
@@ -214,7 +217,7 @@ def _list(words: list[str]) -> int:
     tables: dict[str, Mapping[str, str]] = {
         "environments": {k: f"{v.name}, {told(v, type(v)(v.name, ''))}" for k, v in ENVIRONMENTS.items()},
         "algorithms": {k: f"{type(v).__name__}, {told(v, type(v)())}" for k, v in ALGORITHMS.items()},
-        "constraints": {k: told(v, Constraint()) for k, v in CONSTRAINTS.items()},
+        "constraints": {k.split("-")[2]: told(v.constraint, Constraint()) for k, v in PRESETS.items()},
         "metrics": METRICS,
         "presets": {k: f"{v.n_env_steps:,} steps a run  {figure_of(k)}".strip() for k, v in PRESETS.items()},
     }

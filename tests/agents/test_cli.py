@@ -18,6 +18,7 @@ import pytest
 import torch
 from scipy import stats
 
+import bvf_tutorial
 from bvf_tutorial import plotting
 from bvf_tutorial.agents import PRESETS
 from bvf_tutorial.agents.config import figure_of
@@ -81,6 +82,7 @@ def test_help_of_a_command_has_units_defaults_and_the_figure(capsys: pytest.Capt
         ("train circle-ppo-bakward", "no preset 'circle-ppo-bakward'; did you mean 'circle-ppo-backward'?"),
         ("train --env circl", "no --env 'circl'; did you mean 'circle'?"),
         ("train --constraint=bakward", "no --constraint 'bakward'; did you mean 'backward'?"),
+        ("train --constraint backward_warm", "no preset 'circle-ppo-backward_warm'; did you mean"),
         ("train --algorithm sarsa", "--algorithm sarsa does not play --env circle; choose one of a2c, a2c_paper, ppo, ppo_paper."),
         ("train circle-ppo-pid --n-run 3", "no option --n-run; did you mean '--n-runs'?"),
         (
@@ -189,6 +191,12 @@ def test_lists_are_complete(capsys: pytest.CaptureFixture[str]) -> None:
     status, text = said(capsys, "list", "presets")
     assert status == 0
     assert [line.split()[0] for line in text.splitlines()[1:]] == [*PRESETS]
+    version = subprocess.run(
+        [sys.executable, "-m", "bvf_tutorial", "--version"], capture_output=True, text=True, cwd=ROOT
+    )
+    assert version.stdout.strip() == bvf_tutorial.__version__
+    pipe = f"{sys.executable} -m bvf_tutorial list presets | head -1"
+    assert subprocess.run(pipe, shell=True, capture_output=True, text=True, cwd=ROOT).stderr == ""
     status, text = said(capsys, "list")
     assert all(
         word in text
@@ -254,7 +262,7 @@ def test_a_sweep_of_a_plain_kind_exits_with_0_and_refuses_other_settings(tmp_pat
 
 
 def test_a_stopped_sweep_keeps_checkpoints_and_goes_on(tmp_path: Path) -> None:
-    small = {"n_envs": 2, "log_every": 60, "evaluate_every": 0, "n_env_steps": 3000, "algorithm.n_steps": 3}
+    small = {"n_envs": 2, "log_every": 60, "evaluate_every": 0, "n_env_steps": 3000, "algorithm.n_steps": 5}
     configs, _ = planned(["gather-a2c-pid"], [0, 1], {key: [value] for key, value in small.items()})
     first, second = configs
     log = tmp_path / first / "log.txt"

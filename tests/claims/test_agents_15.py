@@ -37,7 +37,7 @@ def numbers(*value: float) -> Tensor:
 def test_clipped_surrogate_is_a_lower_bound(ratio: float, advantage: float, clip: float) -> None:
     got = surrogate(numbers(ratio), advantage, clip).item()
     assert got <= ratio * advantage + 1e-12
-    is_cut = advantage > 0 and ratio > 1 + clip or advantage < 0 and ratio < 1 - clip
+    is_cut = (advantage > 0 and ratio > 1 + clip) or (advantage < 0 and ratio < 1 - clip)
     if not is_cut:
         assert got == ratio * advantage
     elif abs(advantage) > 1e-6 and min(abs(ratio - 1 - clip), abs(ratio - 1 + clip)) > 1e-6:
@@ -190,18 +190,20 @@ def test_kappa_step_holds(n: int, kappa: float, has_box: bool, seed: int) -> Non
 @pytest.mark.claim("prop-kappa-step")
 @pytest.mark.parametrize("kappa", [0.0, 0.6, 1.0])
 def test_kappa_step_needs_a_feasible_target(kappa: float) -> None:
-    """The target is over the limit by 1: whatever kappa is, the mean must move by 1 / |g| = 0.2."""
-    old, normal = numbers(0.1, 0.2), numbers(3.0, 4.0)
+    """The target is over the limit by 1: whatever kappa is, the mean moves by at least 1 / |g| = 0.2."""
+    new, old, normal = numbers(0.3, 0.2), numbers(0.1, 0.2), numbers(3.0, 4.0)
     halfspace = HalfSpace.around(old, normal, numbers(-1.0)[0])
-    step = project(halfspace, torch.lerp(old, old, kappa))
+    step = project(halfspace, torch.lerp(new, old, kappa))
+    moved = (step.point - old).norm()
     assert step.status == Status.ACTIVE
-    assert (step.point - old).norm() == pytest.approx(0.2)
-    assert (step.point - old).norm() > 0 == (1 - kappa) * (old - old).norm()
+    assert moved >= 0.2 - 1e-12
+    assert moved > (1 - kappa) * (new - old).norm()
 
 
 @pytest.mark.claim("prop-costliest-baseline")
 @given(st.floats(-3, 3), st.integers(1, 6), SEED)
 def test_costliest_baseline_is_idle_with_slack(slack: float, n: int, seed: int) -> None:
+    assume(slack == 0 or abs(slack) > 1e-9)  # rounding
     cost_q = torch.as_tensor(np.random.default_rng(seed).uniform(0, 5, n))
     admitted = HalfSpace(cost_q, slack + cost_q.max()).feasible_actions()
     assert bool(admitted.all()) == (slack >= 0)
@@ -325,4 +327,4 @@ def test_prediction_divides_the_gain(alpha: float, beta: float, prediction: floa
         x = (low + high) / 2
         price = predicted_multiplier(gains, numbers(rest + deviation), numbers(x), 1.0).item()
         low, high = (x, high) if x < (alpha - beta * price) / (1 + price) else (low, x)
-    assert x == pytest.approx(-gain / (1 + prediction * gain) * deviation, abs=500 * deviation**2 + 1e-12)
+    assert x == pytest.approx(-gain / (1 + prediction * gain) * deviation, abs=5 * deviation**2 + 1e-9)
