@@ -52,7 +52,7 @@ def main() -> None:
     chosen = parser.parse_args()
     torch.set_num_threads(1)  # networks this small are faster on one
 
-    limits = {"overflow": 4.0, "flood": 2.0}
+    limits = {"overflow": 8.0, "flood": 4.0}
     result = api.train(Tank, cost_limit=limits, n_env_steps=chosen.steps, horizon=40)
     judged = result.evaluate(n_episodes=100)
     print(f"return {judged.gain.mean():.2f}, combined cost {judged.cost.mean():.2f} against 1")

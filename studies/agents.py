@@ -142,9 +142,8 @@ def write(path: Path, rows: list[dict[str, str]], n_runs: int) -> None:
     text = io.StringIO()
     text.write(f"# command: python -m studies.agents --runs {n_runs}\n")
     text.write(f"# seeds: {FIRST_SEED} to {FIRST_SEED + n_runs - 1}\n")
-    text.write(
-        f"# machine: {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, torch {torch.__version__}\n"
-    )
+    versions = f"Python {platform.python_version()}, torch {torch.__version__}"
+    text.write(f"# machine: {platform.machine()}, {os.cpu_count()} cores, {versions}\n")
     table = csv.DictWriter(text, fields, restval="", lineterminator="\n")
     table.writeheader()
     table.writerows(rows)

@@ -1,8 +1,9 @@
-"""Agents: SARSA, A2C and PPO, every safety method, and one training loop over stacked runs. Needs torch (extra ``deep``).
+"""Agents: SARSA, A2C and PPO with every safety method, trained as stacked runs. Needs torch (extra ``deep``).
 
 Read the files in this order: ``returns`` (what critics regress on), ``multipliers`` and ``constraints`` (the safety
 methods), ``estimators`` (stacked networks), ``rollout`` (what is collected), ``learner``, ``sarsa``, ``actor_critic``,
-``algorithms`` (by name), ``evaluate``, ``train``, ``config`` (presets).
+``algorithms`` (by name), ``evaluate``, ``train``, ``config`` (presets). Then what keeps a training on disk: ``plain``,
+``storage``, ``metrics``, ``runs``, ``replay``, ``sweeps``.
 """
 
 from .actor_critic import ActorCritic, ActorCriticConfig

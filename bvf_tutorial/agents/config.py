@@ -130,8 +130,8 @@ _N_ENVS = {("circle", "ppo"): 40}
 _N_ENV_STEPS = {
     "grid": 500_000,
     "circle": 422_400,
-    "gather": 1_024_000,
-    "gather_binding": 1_024_000,
+    "gather": 512_000,
+    "gather_binding": 512_000,
     "cheetah": 300_000,
 }
 _FIGURE = {

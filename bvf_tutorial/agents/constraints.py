@@ -249,7 +249,7 @@ def chosen_action(halfspace: HalfSpace, score: Tensor, fallback_score: Tensor) -
 
 
 def slack_share(allowance: Tensor, cost_value: Tensor, width: float) -> Tensor:
-    """Return ``sigmoid(-slack / width)``, slack ``= b(x) - V_D(x)``, [...]: near 1 where the limit is spent, 1/2 at it."""
+    """Return ``sigmoid(-slack / width)``, slack ``= b(x) - V_D(x)``: near 1 where the limit is spent, 1/2 at it."""
     return torch.sigmoid((cost_value - allowance) / width)
 
 
@@ -287,4 +287,4 @@ CONSTRAINTS: Mapping[str, Constraint] = MappingProxyType(
         "penalty": Constraint(multiplier=Multiplier("fixed")),
     }
 )
-"""Named methods: the paper's curves ("unconstrained", "backward", "lyapunov", "target"), field standards, ablations."""
+"""Named methods, namely the paper's curves (unconstrained, backward, lyapunov, target), standards, and ablations."""

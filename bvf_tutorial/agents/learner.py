@@ -173,7 +173,8 @@ class Learner(ABC):
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Go on exactly where ``state_dict`` was taken."""
         self.network.load_state_dict(saved["network"])
-        self.optimiser.load_state_dict(saved["optimiser"])
+        # A copy: torch takes the tensors themselves, and two learners of one saved state would share their moments.
+        self.optimiser.load_state_dict(copy.deepcopy(saved["optimiser"]))
         self.multiplier = MultiplierState(**saved["multiplier"])
         self._carry, self._realised = saved["memory"]["carry"], saved["memory"]["realised"]
         self.start_slack, self.n_decisions = saved["start_slack"], saved["n_decisions"]

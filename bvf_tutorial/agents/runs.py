@@ -105,7 +105,7 @@ class RunFolder:
 
     @property
     def status(self) -> str:
-        """How it stands: "created", "running", "finished", "interrupted" or "failed"; a crash leaves "running"."""
+        """How it stands, as "created", "running", "finished", "interrupted" or "failed"; a crash leaves "running"."""
         return str(self.manifest.get("status", "created"))
 
     @property

@@ -44,7 +44,7 @@ class Trainer:
     ) -> None:
         self.env, self.learner, self.seed, self.n_env_steps = env, learner, seed, n_env_steps
         self.evaluator, self.log_every, self.evaluate_every = evaluator, log_every, evaluate_every
-        self.done = 0
+        self.done = self._evaluated = 0
         seeds, worlds = learner.setting.seeds, range(env.n_envs)
         noise = WorldNoise.seeded([s for s in seeds for _ in worlds], [*worlds] * len(seeds), torch.device(env.device))
         self._noise = NoiseStream(noise, learner.n_noise, ACT)
@@ -90,7 +90,8 @@ class Trainer:
         self.env.check()
         metric = self._flushed()
         every = self.evaluate_every
-        if every and (self.done // every > before // every or self.is_finished):
+        if every and (self.done // every > self._evaluated // every or self.is_finished):
+            self._evaluated = self.done
             for name, is_deterministic in (("Sampled", False), ("Greedy", True)):
                 result = self.evaluator(self.learner, is_deterministic)
                 metric |= result.metrics(self.learner.setting.cost_limit, name)
@@ -130,11 +131,12 @@ class Trainer:
         """
         if not isinstance(self.env, VectorEnv):
             raise TypeError(
-                f"{self.env.name} does not tell its state, so this training cannot be resumed exactly; train in one go, and "
-                "save the policy with api.Policy.save or its learner's state_dict."
+                f"{self.env.name} does not tell its state, so this training cannot be resumed exactly; train in "
+                "one go, and save the policy with api.Policy.save or its learner's state_dict."
             )
         return {
             "done": self.done,
+            "evaluated": self._evaluated,
             "decision": self._decision,
             "env": self.env.state_dict(),
             "step": {field.name: getattr(self._step, field.name) for field in fields(TimeStep)},
@@ -148,6 +150,7 @@ class Trainer:
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Go on exactly where ``state_dict`` was taken."""
         self.done, self._decision = int(saved["done"]), int(saved["decision"])
+        self._evaluated = int(saved["evaluated"])
         self.env.load_state_dict(saved["env"])
         self._step, self._past = TimeStep(**saved["step"]), saved["past"]
         self.totals, self._sum = EpisodeTotals(**saved["totals"]), dict(saved["sum"])

@@ -1,6 +1,7 @@
 """This file knows how to train and evaluate in one call each, on an environment of one's own."""
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -141,15 +142,12 @@ def train(
     judging = problem.make(min(n_envs, 10), n_runs, EVALUATION_WORLD)
     trainer = Trainer(worlds, learner, seed, n_env_steps, _judge(judging, setting, 10), log_every, evaluate_every)
     metrics: list[Row] = []
-    try:
+    with closing(worlds), closing(judging):
         while not trainer.is_finished:
             rows = trainer.advance()
             metrics += rows
             if rows:
                 report(rows)
-    finally:
-        worlds.close()
-        judging.close()
     return Result(Policy(learner, chosen, method), metrics, problem)
 
 

@@ -234,7 +234,10 @@ def declared_limit(env: Any) -> float:
             # Asked first, since a missing attribute ends the processes of an AsyncVectorEnv.
             if not all(layer.call("has_wrapper_attr", "cost_limit")):
                 return math.nan
-            limits = sorted({float(each) for each in layer.get_attr("cost_limit")})
+            declared = layer.get_attr("cost_limit")
+            if None in declared:
+                return math.nan
+            limits = sorted({float(each) for each in declared})
             if len(limits) > 1:
                 raise ValueError(f"{name_of(env)}: its worlds have the cost limits {limits}; make them equal.")
             return limits[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -136,15 +136,15 @@ ZOO_BACKWARD_VALUE = np.array([0, 2, 3 + ZOO_GAMMA * 2, 0, 0, 0, 0])  # the endl
 
 
 def two_gates() -> CMDP:
-    """Return two decisions, each free or at cost 1: rewards 1, then 2. Under limit 1 only the second is worth paying.
+    """Return two decisions, each free or at cost 1: rewards 1, then 2. Limit 1.5 pays for one: the second is worth it.
 
-    States: first gate, second gate after nothing, second gate after paying, and the bill for the last gate. Only a
-    learner that knows what was spent can take the second gate after nothing and refuse it after paying.
+    States: first gate, second gate after nothing, second gate after paying, and the bill for the second gate. Returns
+    and costs of the four plans are (0, 0), (1, 1), (2, 1), (3, 2).
     """
     transition, reward = np.zeros((4, 2, 4)), np.zeros((4, 2))
     transition[0, 0, 1] = transition[0, 1, 2] = transition[1, 1, 3] = transition[2, 1, 3] = 1.0
     reward[0, 1], reward[1, 1], reward[2, 1] = 1.0, 2.0, 2.0
-    return CMDP.episodic(transition, reward, np.array([0.0, 0.0, 1.0, 1.0]), np.array([1.0, 0, 0, 0]), 1.0)
+    return CMDP.episodic(transition, reward, np.array([0.0, 0.0, 1.0, 1.0]), np.array([1.0, 0, 0, 0]), 1.5)
 
 
 def trainer_of(

@@ -29,7 +29,7 @@ from bvf_tutorial.agents import (
 from bvf_tutorial.agents.algorithms import Algorithm
 from bvf_tutorial.envs import GridTask, PointCircle, PointGather, TimeStep, VectorEnv
 from bvf_tutorial.envs.noise import ACT, NoiseStream, WorldNoise
-from tests.agents.probes import differing, trained, trainer_of, two_gates, TableTask
+from tests.agents.probes import TableTask, differing, trained, trainer_of, two_gates
 from tests.envs.toys import Counter
 
 SMALL: dict[str, Algorithm] = {
@@ -76,20 +76,21 @@ def make(algorithm: str, constraint: str, n_updates: int, n_runs: int = 2, seed:
 def test_a_stacked_run_is_the_same_seed_alone(algorithm: str, constraint: str) -> None:
     """Weights, memory, metrics; and the runs of one stack differ.
 
-    Bitwise for these networks of PPO and A2C. SARSA's four outputs a run are no multiple of the eight numbers that fused
-    Adam steps at once; it rounds the rest of a tensor without fused multiply-adds, so that the last bit of a few weights
-    depends on where in the stack they lie: twelve steps of one rounding error each.
+    To rounding, one error a gradient step, though nothing is shared: fused Adam steps eight numbers at once and rounds
+    the rest of a tensor without fused multiply-adds, and the library of matrix products chooses its order of summation by
+    the size of the stack where one side of a matrix is 1. So the last bit depends on where in the stack a run lies.
     """
-    tolerance = {"rtol": 12 * 2**-23, "atol": 12 * 2**-23} if algorithm == "sarsa" else {"rtol": 0.0, "atol": 0.0}
-    together = trained(make(algorithm, constraint, 12, n_runs=3))
+    together = trained(make(algorithm, constraint, 8, n_runs=3))
+    n_gradients = 8 * getattr(SMALL[algorithm], "epochs", 1) * getattr(SMALL[algorithm], "minibatches", 1)
+    near: dict[str, Any] = {"rtol": n_gradients * 2**-23, "atol": n_gradients * 2**-23}
     for r in range(3):
-        alone = trained(make(algorithm, constraint, 12, n_runs=1, seed=5 + r))
+        alone = trained(make(algorithm, constraint, 8, n_runs=1, seed=5 + r))
         for (name, many), (_, one) in zip(
             together.learner.network.state_dict().items(), alone.learner.network.state_dict().items(), strict=True
         ):
-            torch.testing.assert_close(many[r], one[0], msg=lambda m, n=name: f"{n}: {m}", **tolerance)
-        assert torch.equal(together.learner.multiplier.value[r], alone.learner.multiplier.value[0])
-        assert torch.equal(together.totals.recent[:, r], alone.totals.recent[:, 0])
+            torch.testing.assert_close(many[r], one[0], msg=lambda m, n=name: f"{n}: {m}", **near)
+        torch.testing.assert_close(together.learner.multiplier.value[r], alone.learner.multiplier.value[0], **near)
+        torch.testing.assert_close(together.totals.recent[:, r], alone.totals.recent[:, 0], **near)
     first = next(iter(together.learner.network.parameters()))
     assert not torch.equal(first[0], first[1])
 
@@ -98,19 +99,19 @@ def test_a_stacked_run_is_the_same_seed_alone(algorithm: str, constraint: str) -
 def test_twice_n_updates_are_n_and_a_resume_and_n(algorithm: str, constraint: str) -> None:
     """The state goes through a file that holds plain tensors only; evaluations happen in between and are equal too."""
     options: dict[str, Any] = {"log_every": 40, "evaluate_every": 80}
-    whole, half = make(algorithm, constraint, 16, **options), make(algorithm, constraint, 16, **options)
+    whole, half = make(algorithm, constraint, 9, **options), make(algorithm, constraint, 9, **options)
     rows_whole, rows_half = [], []
-    for _ in range(16):
+    for _ in range(9):
         rows_whole += whole.advance()
-    for _ in range(7):
+    for _ in range(4):
         rows_half += half.advance()
     assert not bool(half._step.is_last.any())  # in the middle of an episode
     file = io.BytesIO()
     torch.save(half.state_dict(), file)
     file.seek(0)
-    resumed = make(algorithm, constraint, 16, seed=5, **options)
+    resumed = make(algorithm, constraint, 9, **options)
     resumed.load_state_dict(torch.load(file, weights_only=True))
-    for _ in range(9):
+    for _ in range(5):
         rows_half += resumed.advance()
     assert differing(whole.state_dict(), resumed.state_dict()) == []
     assert repr(rows_half) == repr(rows_whole)  # NaN is "no data" and equals itself
@@ -141,7 +142,7 @@ def test_same_seed_same_numbers_and_other_seed_other_numbers(algorithm: str) -> 
 @pytest.mark.parametrize("algorithm", SMALL)
 def test_every_parameter_moves_and_stays_finite(algorithm: str, constraint: str) -> None:
     """An optimiser whose step counter stands still moves nothing and raises nothing."""
-    trainer = make(algorithm, constraint, 30)
+    trainer = make(algorithm, constraint, 12)
     before = {name: value.clone() for name, value in trainer.learner.network.state_dict().items()}
     trained(trainer)
     for name, value in trainer.learner.network.state_dict().items():
@@ -226,7 +227,7 @@ def test_evaluation_does_not_favour_short_episodes() -> None:
 @pytest.mark.parametrize("algorithm", SMALL)
 def test_what_a_world_does_depends_on_no_other_world(algorithm: str, constraint: str) -> None:
     """The decision for a batch of worlds is the decision for each alone: states, not batches, have policies."""
-    trainer = trained(make(algorithm, constraint, 12, n_runs=1))
+    trainer = trained(make(algorithm, constraint, 6, n_runs=1))
     learner = trainer.learner
     rollout = trainer.collect()
     noise = torch.rand(1, 3, learner.n_noise, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

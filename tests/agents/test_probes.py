@@ -22,15 +22,15 @@ from tests.agents.probes import (
     zoo,
 )
 
-_SMALL = {"actor_hidden": (16,), "critic_hidden": (32, 32), "gamma": ZOO_GAMMA, "cost_gamma": ZOO_GAMMA, "n_steps": 8}
+_SMALL = {"actor_hidden": (16,), "critic_hidden": (32, 32), "gamma": ZOO_GAMMA, "cost_gamma": ZOO_GAMMA, "n_steps": 4}
 _STEADY = {"is_reward_standardised": False, "entropy_coef": 0.0, "final_learning_rate": 0.02, "max_gradient_norm": 10.0}
 LEARNERS: dict[str, Algorithm] = {
     "sarsa": replace(
-        ALGORITHMS["sarsa"], hidden=(32,), gamma=ZOO_GAMMA, cost_gamma=ZOO_GAMMA, n_steps=8, learning_rate=1e-2,
+        ALGORITHMS["sarsa"], hidden=(32,), gamma=ZOO_GAMMA, cost_gamma=ZOO_GAMMA, n_steps=4, learning_rate=1e-2,
         cost_learning_rate=1e-2, reward_scale=1.0, cost_scale=0.2, epsilon=(1.0, 0.1), epsilon_steps=20_000,
     ),
     "a2c": replace(ALGORITHMS["a2c"], **_SMALL, **_STEADY, critic_learning_rate=2e-2, cost_scale=0.2),
-    "ppo": replace(ALGORITHMS["ppo"], **_SMALL, **_STEADY, critic_learning_rate=2e-2, cost_scale=0.2, epochs=2, minibatches=2),
+    "ppo": replace(ALGORITHMS["ppo"], **{**_SMALL, **_STEADY, "n_steps": 8}, critic_learning_rate=2e-2, cost_scale=0.2, epochs=3, minibatches=2),
 }  # fmt: skip
 
 
@@ -52,7 +52,7 @@ def estimates(learner: Learner) -> dict[str, np.ndarray]:
     return {key: value.detach().numpy() for key, value in found.items()}
 
 
-N_UPDATES = {"sarsa": 400, "a2c": 160, "ppo": 50}
+N_UPDATES = {"sarsa": 300, "a2c": 300, "ppo": 60}
 FAST = ("unconstrained", "safeguarded", "backward_weight")
 METHODS = [each if each in FAST else pytest.param(each, marks=pytest.mark.slow) for each in CONSTRAINTS]
 
@@ -62,12 +62,14 @@ METHODS = [each if each in FAST else pytest.param(each, marks=pytest.mark.slow) 
 def test_every_learner_under_every_method_finds_the_values(algorithm: str, constraint: str) -> None:
     """Constant reward; cost only; two steps; what is seen decides; cut at the horizon, where value goes on.
 
-    Everything but the order of the chains is certain, so the tolerance is that of the fit, a hundredth of the range of
-    values; the endless chain's backward value depends on the time and is not compared.
+    Everything but the order of the chains is certain, so the tolerance is that of the fit, about a hundredth of the
+    largest value; the endless chain's backward value depends on the time and is not compared.
     """
     task = TableTask(cmdp=zoo(), horizon=3, cost_limit=4.0, is_discrete=algorithm == "sarsa")
     n_updates = N_UPDATES[algorithm]
-    trainer = trainer_of(task, LEARNERS[algorithm], CONSTRAINTS[constraint], n_updates, n_envs=12, time_limit="truncate")
+    trainer = trainer_of(
+        task, LEARNERS[algorithm], CONSTRAINTS[constraint], n_updates, n_envs=12, time_limit="truncate"
+    )
     for update in range(n_updates):
         if algorithm == "sarsa":  # its rates are constant; the chains come in random order, so they must fall
             for group in trainer.learner.optimiser.param_groups:

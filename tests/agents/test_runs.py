@@ -249,7 +249,7 @@ def _hold(path: Path, ready: Any) -> None:
 def test_eight_processes_in_one_second_have_eight_folders(tmp_path: Path) -> None:
     context = multiprocessing.get_context("fork")
     barrier, paths = context.Barrier(8), context.Queue()
-    processes = [context.Process(target=_make, args=(tmp_path, barrier, paths)) for _ in range(8)]
+    processes = [context.Process(target=_make, args=(tmp_path, barrier, paths), daemon=True) for _ in range(8)]
     for process in processes:
         process.start()
     made = {paths.get(timeout=30) for _ in processes}
@@ -269,7 +269,7 @@ def test_a_second_process_is_refused_and_a_dead_one_holds_nothing(tmp_path: Path
     folder = RunFolder.create(tmp_path, tiny("gather-a2c-pid", 60, n_steps=15))
     context = multiprocessing.get_context("fork")
     ready = context.Event()
-    other = context.Process(target=_hold, args=(folder.path, ready))
+    other = context.Process(target=_hold, args=(folder.path, ready), daemon=True)
     other.start()
     assert ready.wait(30)
     with pytest.raises(LockedError, match=f"in use by process {other.pid} on "):

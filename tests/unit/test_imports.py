@@ -36,7 +36,7 @@ ALLOWED_OUTSIDE = {
     "api": {"numpy", "torch", "gymnasium"},
     "cli": {"tyro", "tqdm"},
     "__main__": set(),
-    "plotting": {"numpy", "matplotlib", "cycler"},
+    "plotting": {"numpy", "scipy", "matplotlib", "cycler"},
     "widgets": {"matplotlib", "PIL", "ipywidgets"},
 }
 # Inside a room, in reading order: a file imports only from files before it.
@@ -51,16 +51,18 @@ ORDER = {
     ],
     "agents": [
         "returns", "multipliers", "constraints", "estimators", "rollout", "learner", "sarsa", "actor_critic", "algorithms",
-        "evaluate", "train", "config", "runs",
+        "evaluate", "train", "config", "plain", "storage", "metrics", "runs", "replay", "sweeps",
     ],
 }  # fmt: skip
 # Lines, half of them documentation: equations, shapes, units, errors. Raise a limit for a new capability, not for an old one.
 MOST_LINES = {
     "tabular": 4500,
     "envs": 4300,
-    "agents": 2500,
+    "agents": 3400,
+    "api": 900,
+    "cli": 700,
     "halfspace": 450,
-    "plotting": 350,
+    "plotting": 450,
     "widgets": 250,
     "__init__": 20,
 }
@@ -138,7 +140,7 @@ def test_size_of_the_house() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef):
                 assert node.end_lineno is not None
-                assert node.end_lineno - node.lineno < 70, f"{path.name}: {node.name} is too long to read at once"
+                assert node.end_lineno - node.lineno < 60, f"{path.name}: {node.name} is too long to read at once"
 
 
 def run(code: str) -> str:
