@@ -44,6 +44,7 @@ PRESETS = (
     "grid-sarsa-penalty_warm",
     "circle-ppo-unconstrained",
     "circle-ppo-backward",
+    "circle-ppo-pid",
     "circle-ppo-predictive",
     "circle-ppo-backward_weight",
     "circle-a2c-unconstrained",

@@ -2,18 +2,19 @@
 
 Read the files in this order: ``returns`` (what critics regress on), ``multipliers`` and ``constraints`` (the safety
 methods), ``estimators`` (stacked networks), ``rollout`` (what is collected), ``learner``, ``sarsa``, ``actor_critic``,
-``algorithms`` (by name), ``evaluate``, ``train``, ``config`` (presets). Then what keeps a training on disk: ``plain``,
+``algorithms`` (by name), ``evaluate``, ``train``, ``config``, ``presets``. Then what keeps a training on disk: ``plain``,
 ``storage``, ``metrics``, ``runs``, ``replay``, ``sweeps``.
 """
 
 from .actor_critic import ActorCritic, ActorCriticConfig
 from .algorithms import ALGORITHMS, make_learner
-from .config import ENVIRONMENTS, PRESETS, Config, EnvironmentConfig, make_trainer, preset
+from .config import Config, EnvironmentConfig, make_trainer
 from .constraints import CONSTRAINTS, STATE_RULES, Constraint, Situation, StateRule
 from .estimators import Moments, Stack
 from .evaluate import EVALUATION_WORLD, Evaluation, Evaluator
 from .learner import Learner, Setting
 from .multipliers import MULTIPLIER_RULES, Multiplier, MultiplierState
+from .presets import ENVIRONMENTS, PRESETS, figure_of, preset
 from .returns import backward_lambda_returns, gae, lambda_returns, n_step_returns
 from .rollout import EpisodeTotals, Rollout
 from .sarsa import Sarsa, SarsaConfig
@@ -49,6 +50,7 @@ __all__ = [
     "StateRule",
     "Trainer",
     "backward_lambda_returns",
+    "figure_of",
     "gae",
     "lambda_returns",
     "make_learner",

@@ -1,20 +1,18 @@
-"""This file knows what a training is, as data: its environment, algorithm, safety method and sizes; and the presets."""
+"""This file knows what a training is, as data: its environment, algorithm, safety method and sizes."""
 
-import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from types import MappingProxyType
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..envs import VectorEnv, make
 from ..envs.base import TimeLimit
 from .algorithms import ALGORITHMS, Algorithm, make_learner
-from .constraints import CONSTRAINTS, Constraint
+from .constraints import Constraint
 from .evaluate import EVALUATION_WORLD, Evaluator
 from .learner import Setting
 from .train import Trainer
 
-__all__ = ["ENVIRONMENTS", "PRESETS", "Config", "EnvironmentConfig", "figure_of", "make_trainer", "preset"]
+__all__ = ["Config", "EnvironmentConfig", "make_trainer"]
 
 
 @dataclass(frozen=True)
@@ -94,113 +92,3 @@ def make_trainer(config: Config) -> Trainer:
     judge = config.environment.make(config.n_evaluation_episodes, config.n_runs, config.device, EVALUATION_WORLD)
     evaluator = Evaluator(judge, setting.seeds, config.n_evaluation_episodes)
     return Trainer(env, learner, config.seed, config.n_env_steps, evaluator, config.log_every, config.evaluate_every)
-
-
-ENVIRONMENTS: Mapping[str, EnvironmentConfig] = MappingProxyType(
-    {
-        "grid": EnvironmentConfig("GridWorld", options={"is_one_hot": False}),
-        "circle": EnvironmentConfig("PointCircle", is_time_aware=True, options={"observation": "scaled"}),
-        "gather": EnvironmentConfig("PointGather", is_time_aware=True, options={"observation": "scaled"}),
-        "gather_binding": EnvironmentConfig(
-            "PointGather", "binding", is_time_aware=True, options={"observation": "scaled"}
-        ),
-        "cheetah": EnvironmentConfig("SafeCheetah", is_time_aware=True),
-    }
-)
-"""The tasks as they are trained here; chapter 12 defines them."""
-
-_HORIZON = {"circle": 65, "gather": 15, "gather_binding": 15, "cheetah": 200}
-_COST_SCALE = {"circle": 0.1, "gather": 1.0, "gather_binding": 1.0, "cheetah": 0.02}
-_FASTER = {"learning_rate": 2e-3, "critic_learning_rate": 2e-3, "final_learning_rate": 0.15, "log_std": -1.5}
-# Eight short episodes fill a rollout of Point-Gather, whose 24 sensors want wider networks.
-_WIDER = {
-    "n_steps": 128, "minibatches": 8, "actor_hidden": (128, 128), "critic_hidden": (128, 128),
-    "final_learning_rate": 0.05,
-}  # fmt: skip
-_CHANGES: Mapping[tuple[str, str], Mapping[str, Any]] = {
-    ("circle", "ppo"): {**_FASTER, "minibatches": 6},
-    ("gather", "ppo"): _WIDER,
-    ("gather_binding", "ppo"): _WIDER,
-    ("cheetah", "ppo"): {"is_observation_standardised": True, "minibatches": 16},
-    ("cheetah", "ppo_paper"): {"is_observation_standardised": True, "minibatches": 16},
-    ("cheetah", "a2c"): {"is_observation_standardised": True},
-    ("cheetah", "a2c_paper"): {"is_observation_standardised": True},
-}
-_N_ENVS = {("circle", "ppo"): 40}
-_N_ENV_STEPS = {
-    "grid": 500_000,
-    "circle": 422_400,
-    "gather": 512_000,
-    "gather_binding": 512_000,
-    "cheetah": 300_000,
-}
-_FIGURE = {
-    ("grid", "sarsa"): "figure 1",
-    ("gather", "a2c"): "figure 2",
-    ("cheetah", "a2c"): "figure 2",
-    ("circle", "a2c"): "figure 2",
-    ("gather", "ppo"): "figure 3",
-    ("cheetah", "ppo"): "figure 3",
-    ("circle", "ppo"): "figure 3",
-}
-
-
-def figure_of(name: str) -> str:
-    """Return the figure of the paper in which a preset's curve stands, or "" for a curve that the paper has not."""
-    task, algorithm, method = name.split("-")
-    figure = _FIGURE.get((task, algorithm.removesuffix("_paper")), "")
-    if method == "target":
-        return "appendix J" if figure == "figure 3" else ""
-    return figure if method in ("unconstrained", "backward", "lyapunov") else ""
-
-
-def _tuned(task: str, name: str) -> Algorithm:
-    """Return an algorithm's settings on a task: a rollout is one whole episode and its restart."""
-    algorithm = ALGORITHMS[name]
-    if task == "grid":
-        return algorithm
-    changes = {"n_steps": _HORIZON[task] + 1, "cost_scale": _COST_SCALE[task], **_CHANGES.get((task, name), {})}
-    return replace(algorithm, **changes)
-
-
-def warmed(constraint: Constraint) -> Constraint:
-    """Return a method that SARSA can start from scratch with on the grid world: it acts after the exploration.
-
-    Until then the policy is near uniform and the state-wise set empty almost everywhere; and where it is empty, cost
-    then has a finite price in place of an infinite one, which would make the agent avoid the goal (chapter 13).
-    """
-    gains = replace(constraint.multiplier, recovery=5.0, fixed=5.0)
-    return replace(constraint, warm_up=200_000, fallback_multiplier=5.0, multiplier=gains)
-
-
-def _presets() -> dict[str, Config]:
-    table = {}
-    for task, environment in ENVIRONMENTS.items():
-        for algorithm in ("sarsa",) if task == "grid" else ("a2c", "ppo", "a2c_paper", "ppo_paper"):
-            methods = dict(CONSTRAINTS)
-            if task == "grid":
-                methods |= {f"{name}_warm": warmed(each) for name, each in CONSTRAINTS.items() if each.needs_cost}
-            for method, constraint in methods.items():
-                name = f"{task}-{algorithm}-{method}"
-                steps = _N_ENV_STEPS[task] // (2 if algorithm.startswith("a2c") else 1)
-                table[name] = Config(
-                    name, environment, _tuned(task, algorithm), constraint, n_envs=_N_ENVS.get((task, algorithm), 20),
-                    n_env_steps=steps, log_every=steps // 40, evaluate_every=steps // 10,
-                )  # fmt: skip
-    return table
-
-
-PRESETS: Mapping[str, Config] = MappingProxyType(_presets())
-"""Every task x algorithm x safety method by name, ``<task>-<algorithm>-<method>``."""
-
-
-def preset(name: str, **changes: Any) -> Config:
-    """Return a preset, changed where asked.
-
-    Raises:
-        KeyError: no such preset; the message names the nearest.
-    """
-    if name not in PRESETS:
-        near = difflib.get_close_matches(name, PRESETS, n=3)
-        raise KeyError(f"no preset {name!r}; the nearest are {', '.join(near) or 'none'}; `list` shows all.")
-    return replace(PRESETS[name], **changes)

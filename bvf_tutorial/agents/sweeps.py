@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .config import Config, preset
+from .config import Config
 from .plain import ConfigError, changed, differences
+from .presets import preset
 from .runs import RunFolder
 
 __all__ = ["planned", "sweep", "values_of"]

@@ -180,7 +180,7 @@ def base_of(words: Sequence[str]) -> "Config":
 def training(base: "Config") -> Any:
     """Return the shape of ``train``'s arguments with the defaults of a configuration."""
     from ..agents import ALGORITHMS, CONSTRAINTS, ENVIRONMENTS
-    from ..agents.config import figure_of
+    from ..agents.presets import figure_of
 
     Base, text = type(base), f"defaults of {base.name}"  # noqa: N806
     with contextlib.suppress(ValueError):

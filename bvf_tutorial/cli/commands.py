@@ -205,7 +205,7 @@ def _sweep(words: list[str]) -> int:
 
 def _list(words: list[str]) -> int:
     from ..agents import ALGORITHMS, ENVIRONMENTS, PRESETS, Constraint
-    from ..agents.config import figure_of
+    from ..agents.presets import figure_of
     from ..agents.metrics import METRICS
     from ..agents.plain import flat, to_plain
 

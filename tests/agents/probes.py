@@ -113,26 +113,29 @@ ZOO = {
     "two steps": [3, 4],  # reward 0, then 1
     "seen plus": [5],  # what is observed decides: reward +1 ...
     "seen minus": [6],  # ... or -1
-    "endless": [7],  # reward 1 and cost 1 for ever; only the time limit cuts it
+    "endless": [7, 8],  # reward 1 for ever and cost 5, 1, 1, ...; only the time limit cuts it
 }
 ZOO_GAMMA = 0.8
+FOREVER = 1 / (1 - ZOO_GAMMA)
+"""A unit of cost in every state for ever. An episode that enters the endless chain pays it first, as if the chain had no
+start either: the backward value is then the same number at every visit, so that nothing in the zoo is noisy."""
 
 
 def zoo() -> CMDP:
     """Return the problems of ``ZOO`` as one CMDP with two actions that do the same."""
-    transition, reward, cost = np.zeros((8, 8)), np.zeros(8), np.zeros(8)
-    transition[1, 2] = transition[3, 4] = transition[7, 7] = 1.0
-    reward[[0, 4, 5, 7]], reward[6] = 1.0, -1.0
-    cost[[1, 2, 7]] = 2.0, 3.0, 1.0
-    initial = np.zeros(8)
+    transition, reward, cost = np.zeros((9, 9)), np.zeros(9), np.zeros(9)
+    transition[1, 2] = transition[3, 4] = transition[7, 8] = transition[8, 8] = 1.0
+    reward[[0, 4, 5, 7, 8]], reward[6] = 1.0, -1.0
+    cost[[1, 2, 7, 8]] = 2.0, 3.0, FOREVER, 1.0
+    initial = np.zeros(9)
     initial[[0, 1, 3, 5, 6, 7]] = 1 / 6
     double = np.repeat(transition[:, None], 2, axis=1)
     return CMDP.episodic(double, np.repeat(reward[:, None], 2, axis=1), cost, initial, 4.0)
 
 
-ZOO_VALUE = np.array([1, 0, 0, ZOO_GAMMA, 1, 1, -1, 1 / (1 - ZOO_GAMMA)])
-ZOO_COST_VALUE = np.array([0, 2 + ZOO_GAMMA * 3, 3, 0, 0, 0, 0, 1 / (1 - ZOO_GAMMA)])
-ZOO_BACKWARD_VALUE = np.array([0, 2, 3 + ZOO_GAMMA * 2, 0, 0, 0, 0])  # the endless one's depends on the time
+ZOO_VALUE = np.array([1, 0, 0, ZOO_GAMMA, 1, 1, -1, FOREVER, FOREVER])
+ZOO_COST_VALUE = np.array([0, 2 + ZOO_GAMMA * 3, 3, 0, 0, 0, 0, FOREVER + ZOO_GAMMA * FOREVER, FOREVER])
+ZOO_BACKWARD_VALUE = np.array([0, 2, 3 + ZOO_GAMMA * 2, 0, 0, 0, 0, FOREVER, 1 + ZOO_GAMMA * FOREVER])
 
 
 def two_gates() -> CMDP:

@@ -51,7 +51,7 @@ ORDER = {
     ],
     "agents": [
         "returns", "multipliers", "constraints", "estimators", "rollout", "learner", "sarsa", "actor_critic", "algorithms",
-        "evaluate", "train", "config", "plain", "storage", "metrics", "runs", "replay", "sweeps",
+        "evaluate", "train", "config", "presets", "plain", "storage", "metrics", "runs", "replay", "sweeps",
     ],
 }  # fmt: skip
 # Lines, half of them documentation: equations, shapes, units, errors. Raise a limit for a new capability, not for an old one.
