@@ -2,8 +2,8 @@
 
 Read the files in this order: ``returns`` (what critics regress on), ``multipliers`` and ``constraints`` (the safety
 methods), ``estimators`` (stacked networks), ``rollout`` (what is collected), ``learner``, ``sarsa``, ``actor_critic``,
-``algorithms`` (by name), ``evaluate``, ``train``, ``config``, ``presets``. Then what keeps a training on disk: ``plain``,
-``storage``, ``metrics``, ``runs``, ``replay``, ``sweeps``.
+``algorithms`` (by name), ``evaluate``, ``train``, ``config``, ``presets``. Then what keeps a training on disk:
+``plain``, ``storage``, ``metrics``, ``runs``, ``replay``, ``sweeps``.
 """
 
 from .actor_critic import ActorCritic, ActorCriticConfig

@@ -205,9 +205,9 @@ def _sweep(words: list[str]) -> int:
 
 def _list(words: list[str]) -> int:
     from ..agents import ALGORITHMS, ENVIRONMENTS, PRESETS, Constraint
-    from ..agents.presets import figure_of
     from ..agents.metrics import METRICS
     from ..agents.plain import flat, to_plain
+    from ..agents.presets import figure_of
 
     def told(value: Any, default: Any) -> str:
         base = flat(to_plain(default))

@@ -20,8 +20,7 @@ from scipy import stats
 
 import bvf_tutorial
 from bvf_tutorial import plotting
-from bvf_tutorial.agents import PRESETS
-from bvf_tutorial.agents import figure_of
+from bvf_tutorial.agents import PRESETS, figure_of
 from bvf_tutorial.agents.runs import RunFolder
 from bvf_tutorial.agents.sweeps import planned, sweep, values_of
 from bvf_tutorial.cli import main
