@@ -96,7 +96,7 @@ def test_the_exact_backward_value_is_a_fixed_point(
     assert np.abs(deviation((total / count).numpy(), exact)).max() < 1
 
 
-@pytest.mark.parametrize("gamma", [1.0, 0.9])
+@pytest.mark.parametrize("gamma", [pytest.param(1.0, marks=pytest.mark.slow), 0.9])
 def test_learned_backward_values_and_cost_q_agree_with_the_exact_ones(gamma: float) -> None:
     """Adam with a falling rate, the tables averaged over the second half; the mean of 10 runs is known to 2%."""
     name = "random"

@@ -52,7 +52,7 @@ def estimates(learner: Learner) -> dict[str, np.ndarray]:
     return {key: value.detach().numpy() for key, value in found.items()}
 
 
-N_UPDATES = {"sarsa": 300, "a2c": 300, "ppo": 200}
+N_UPDATES = {"sarsa": 300, "a2c": 300, "ppo": 120}
 FAST = ("unconstrained", "safeguarded", "backward_weight")
 METHODS = [each if each in FAST else pytest.param(each, marks=pytest.mark.slow) for each in CONSTRAINTS]
 
