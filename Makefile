@@ -51,7 +51,7 @@ test: $(INSTALLED) ## run the unit tests and every notebook
 	$(RUN) -m pytest --numprocesses=$(WORKERS) --dist=loadfile
 
 slow-test: $(INSTALLED) ## run the tests of benchmark length
-	$(RUN) -m pytest -m slow tests
+	$(RUN) -m pytest --numprocesses=$(WORKERS) --dist=load -m slow tests
 
 study: $(INSTALLED) ## run the side-by-side study of results/safe_improvement.csv (resumes)
 	$(RUN) -m studies.safe_improvement
