@@ -27,7 +27,7 @@ METRICS: Mapping[str, str] = MappingProxyType(
     {
         **_EPISODE,
         "Episodes": "finished training episodes that the row's means are over",
-        "LagrangeMultiplier": "price of cost (reward per cost)",
+        "LagrangeMultiplier": "price of cost (SARSA: reward per cost; PPO, A2C: of standardised advantages)",
         "ForwardBias": "forward cost value, estimated minus realised, mean (cost)",
         "ForwardError": "forward cost value, estimated minus realised, root mean square (cost)",
         "BackwardBias": "backward cost value, estimated minus realised, mean (cost)",

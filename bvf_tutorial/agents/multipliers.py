@@ -32,7 +32,8 @@ class Multiplier:
     """A multiplier rule and its gains; the default is none.
 
     Attributes:
-        rule: a name of ``MULTIPLIER_RULES``: how the price of cost, in units of reward per cost, follows the episodes.
+        rule: a name of ``MULTIPLIER_RULES``: how the price of cost follows the episodes. SARSA prices in reward per
+            cost; PPO and A2C standardise both advantages first, so that their price has no unit.
         fixed: the constant price of "fixed".
         recovery: the price of "recovery" while over the limit; inf descends the cost alone, as the paper does.
         rate: step size of "lagrangian", per unit of cost over the limit.
