@@ -39,8 +39,8 @@ class EnvironmentConfig:
         Raises:
             ValueError: no such task, preset or option; the message lists them.
         """
-        env = make(self.name, n_envs, n_runs, self.preset, device, **self.options)
-        return VectorEnv(env.task, n_envs, n_runs, device, self.time_limit, self.is_time_aware, first_world)
+        played = {"time_limit": self.time_limit, "is_time_aware": self.is_time_aware, "first_world": first_world}
+        return make(self.name, n_envs, n_runs, self.preset, device, **self.options, **played)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from .render import painter
 __all__ = ["GymnasiumEnv", "GymnasiumVectorEnv", "make"]
 
 Observation = npt.NDArray[np.float32]
-_WORLD_OPTIONS = ("device", "time_limit", "is_time_aware")
+_WORLD_OPTIONS = ("device", "time_limit", "is_time_aware", "first_world")
 _NO_MODE = "render() without a render_mode draws nothing; make the environment with render_mode='rgb_array'."
 
 
@@ -47,8 +47,8 @@ def make(
         n_runs: ``R``.
         preset: named arguments of the task; "paper" is the published one.
         device: where the worlds live.
-        changes: ``time_limit`` and ``is_time_aware`` of ``VectorEnv``, and fields of the task (``horizon``,
-            ``cost_limit``, ...).
+        changes: ``time_limit``, ``is_time_aware`` and ``first_world`` of ``VectorEnv``, and fields of the task
+            (``horizon``, ``cost_limit``, ...).
 
     Raises:
         ValueError: no such task or preset; the message says which is nearest.
