@@ -65,7 +65,7 @@ def test_help_of_a_command_has_units_defaults_and_the_figure(capsys: pytest.Capt
     text = " ".join(capsys.readouterr().out.split())
     assert "defaults of cheetah-ppo-backward (figure 3 of the paper)" in text
     assert "environment steps per run" in text
-    assert "in units of reward per cost" in text
+    assert "SARSA prices in reward per cost" in text
     assert figure_of("grid-sarsa-lyapunov") == "figure 1"
     assert figure_of("gather-a2c_paper-unconstrained") == "figure 2"
     assert figure_of("circle-ppo-target") == "appendix J"
