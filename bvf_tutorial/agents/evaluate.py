@@ -10,6 +10,7 @@ from torch import Tensor
 from ..envs.base import VectorEnv
 from ..envs.noise import ACT, NoiseStream, WorldNoise
 from .learner import Learner
+from .rollout import is_violation
 
 __all__ = ["EVALUATION_WORLD", "Evaluation", "Evaluator"]
 
@@ -37,7 +38,7 @@ class Evaluation:
             f"{prefix}EpRet": self.gain.mean(dim=1),
             f"{prefix}EpCost": self.cost.mean(dim=1),
             f"{prefix}EpLen": self.length.mean(dim=1),
-            f"{prefix}ViolationRate": (self.cost > cost_limit + 1e-5 * (1 + abs(cost_limit))).float().mean(dim=1),
+            f"{prefix}ViolationRate": is_violation(self.cost, cost_limit).float().mean(dim=1),
         }
 
 
@@ -65,7 +66,7 @@ class Evaluator:
     def __call__(self, learner: Learner, is_deterministic: bool) -> Evaluation:
         """Return what the policy's next episodes came to; the learner is not changed."""
         noise = self._stream.setdefault(learner.n_noise, NoiseStream(self._noise, learner.n_noise, ACT))
-        step = self.env.reset() if self._is_started else self.env.reset(self._seed())
+        step = self.env.reset() if self._is_started else self.env.reset(self._seeds[0])
         self._is_started = True
         per_world = -(-self.n_episodes // self.env.n_envs)
         total = torch.stack([torch.zeros_like(step.cost), step.cost, torch.zeros_like(step.cost)])
@@ -76,10 +77,9 @@ class Evaluator:
             self._decision += 1
             action, _ = learner.decide(step, total[1], drawn, is_deterministic)
             step = self.env.step(action)
-            new = torch.stack([step.reward, step.cost, torch.ones_like(step.cost)])
             # A start's reward is 0, its cost its own, and the step that shows it is no decision.
-            fresh = torch.stack([torch.zeros_like(step.cost), step.cost, torch.zeros_like(step.cost)])
-            total = torch.where(step.is_first, fresh, total + new)
+            new = torch.stack([step.reward, step.cost, (~step.is_first).to(step.cost.dtype)])
+            total = total.masked_fill(step.is_first, 0.0) + new
             kept.append((total, step.is_last & (done < per_world)))
             done = done + step.is_last
         is_kept = torch.stack([mask for _, mask in kept])
@@ -99,6 +99,3 @@ class Evaluator:
         self._decision, self._is_started = int(saved["decision"]), bool(saved["is_started"])
         if saved["env"]:
             self.env.load_state_dict(saved["env"])
-
-    def _seed(self) -> int:
-        return self._seeds[0]

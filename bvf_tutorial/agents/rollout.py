@@ -15,12 +15,17 @@ from torch import Tensor
 from ..envs.base import TimeStep
 from .returns import backward_lambda_returns
 
-__all__ = ["EpisodeTotals", "Rollout", "by_run"]
+__all__ = ["EpisodeTotals", "Rollout", "by_run", "is_violation"]
 
 
 def by_run(value: Tensor) -> Tensor:
     """Return [T, R, B, ...] as [R, T * B, ...], the shape that stacked networks take."""
     return value.transpose(0, 1).flatten(1, 2)
+
+
+def is_violation(cost: Tensor, cost_limit: float) -> Tensor:
+    """Return whether an episode's undiscounted cost exceeds the limit by more than float32 rounds a sum, [...]."""
+    return cost > cost_limit + 1e-5 * (1 + abs(cost_limit))
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,9 +143,8 @@ class EpisodeTotals:
         discount = (~rollout.is_first[1:])[:, None].to(signal.dtype).expand_as(signal)
         total = backward_lambda_returns(signal, discount, signal, 1.0, before=self.so_far)
         ended = rollout.is_last[1:]
-        # A total of money or of steps is exact in float32; a violation by rounding would not be.
-        violation = total[:, 1] > cost_limit + 1e-5 * (1 + abs(cost_limit))
-        value = torch.cat([torch.ones_like(total[:, :1]), total, violation[:, None].to(total.dtype)], dim=1)
+        violation = is_violation(total[:, 1:2], cost_limit).to(total.dtype)
+        value = torch.cat([torch.ones_like(total[:, :1]), total, violation], dim=1)
         gathered = self.gathered + (value * ended[:, None]).sum(dim=(0, 3))
         is_new = gathered[0] >= window
         mean = torch.cat([gathered[:1], gathered[1:] / gathered[:1].clamp(min=1)])
