@@ -15,8 +15,10 @@ from playwright.sync_api import Browser, sync_playwright
 
 ROOT = Path(__file__).resolve().parents[1]
 SITE = ROOT / "_build" / "html"
-# True once every formula is drawn; a page without formulas loads no MathJax.
-RENDERED = "() => !window.MathJax || (window.MathJax.startup ? window.MathJax.startup.promise.then(() => true) : false)"
+# True once every formula is drawn. A page that only sends on to another one is not yet what a reader sees; a page
+# without formulas loads no MathJax.
+RENDERED = """() => !document.querySelector("meta[http-equiv=refresh i]") && (!window.MathJax
+    || (window.MathJax.startup ? window.MathJax.startup.promise.then(() => true) : false))"""
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = (
     "--no-sandbox",

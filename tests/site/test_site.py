@@ -81,6 +81,20 @@ class Visit:
             route.abort()
 
 
+def test_a_page_that_sends_on_is_waited_for(browser: Browser, tmp_path: Path) -> None:
+    (tmp_path / "index.html").write_text('<meta http-equiv="Refresh" content="1; url=chapter.html" />')
+    (tmp_path / "chapter.html").write_text("<p>here</p>")
+    with serve(tmp_path) as url:
+        context = browser.new_context()
+        try:
+            page = context.new_page()
+            page.goto(url, wait_until="load")
+            page.wait_for_function(RENDERED, timeout=TIMEOUT_MS)
+            assert page.url == f"{url}/chapter.html"
+        finally:
+            context.close()
+
+
 @pytest.fixture(scope="module", params=NAMES)
 def visit(request: pytest.FixtureRequest, browser: Browser, address: str) -> Iterator[Visit]:
     context = browser.new_context(viewport=WIDE, color_scheme="light")
