@@ -194,12 +194,7 @@ class ActorCritic(Learner):
     def update(self, rollout: Rollout, progress: float) -> dict[str, Tensor]:
         """Improve the policy and regress all critics on the rollout; see ``Learner.update``."""
         config = self.config
-        final = config.final_learning_rate
-        rate = 1 - (1 - final) * min(1.0, progress)
-        for group, initial in zip(
-            self.optimiser.param_groups, (config.learning_rate, config.critic_learning_rate), strict=True
-        ):
-            group["lr"] = initial * rate
+        self.set_rates((config.learning_rate, config.critic_learning_rate), config.final_learning_rate, progress)
         data, metric = self._prepared(rollout)
         n_samples = data["weight"].shape[1]
         divergence = []

@@ -2,7 +2,7 @@
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
@@ -74,7 +74,7 @@ class Learner(ABC):
         self.constraint, self.setting, self._cost_gamma = constraint, setting, cost_gamma
         n_runs, device = setting.n_runs, setting.device
         self.limit = constraint.limit(setting.cost_limit)
-        self.multiplier = MultiplierState.zero(n_runs, device)
+        self.multiplier = MultiplierState.started(constraint.multiplier, n_runs, device)
         self.start_slack = torch.full((n_runs,), self.limit, device=device)
         self.n_decisions = torch.ones(n_runs, device=device)
         self.n_env_steps = 0
@@ -136,6 +136,11 @@ class Learner(ABC):
             cost, backward_value, baseline_cost, self.start_slack[:, None], self.n_decisions[:, None], self.limit
         )
         return self.constraint.rule.allowance(situation)
+
+    def set_rates(self, initial: Sequence[float], final: float, progress: float) -> None:
+        """Set every group's learning rate to ``initial (1 - (1 - final) progress)``, a line from 1 to ``final``."""
+        for group, rate in zip(self.optimiser.param_groups, initial, strict=True):
+            group["lr"] = rate * (1 - (1 - final) * min(1.0, progress))
 
     def past_targets(self, rollout: Rollout, value: Tensor, lambda_: float, is_streamed: bool) -> tuple[Tensor, Tensor]:
         """Return the backward critic's targets at the states 1..T and the realised discounted costs so far there.

@@ -42,6 +42,8 @@ class Multiplier:
         derivative: gain on its growth.
         prediction: gain on the change of episode cost that an update's importance ratios predict; 0 for none.
         most: largest price of "lagrangian" and "pid".
+        initial: first price of "lagrangian", first sum of "pid". From 0 the price must first see the limit broken; from
+            a high price the policy starts careful, and the price falls while episodes cost less than the limit.
     """
 
     rule: str = "none"
@@ -53,11 +55,22 @@ class Multiplier:
     derivative: float = 0.0
     prediction: float = 0.0
     most: float = 20.0
+    initial: float = 0.0
 
     def __post_init__(self) -> None:
         if self.rule not in MULTIPLIER_RULES:
             raise ValueError(f"multiplier.rule is {self.rule!r}; choose one of {', '.join(MULTIPLIER_RULES)}.")
-        for key in ("fixed", "recovery", "rate", "proportional", "integral", "derivative", "prediction", "most"):
+        for key in (
+            "fixed",
+            "recovery",
+            "rate",
+            "proportional",
+            "integral",
+            "derivative",
+            "prediction",
+            "most",
+            "initial",
+        ):
             if not getattr(self, key) >= 0:
                 raise ValueError(f"multiplier.{key} is {getattr(self, key)}; it must be >= 0.")
 
@@ -77,10 +90,11 @@ class MultiplierState:
     excess: Tensor
 
     @classmethod
-    def zero(cls, n_runs: int, device: torch.device) -> "MultiplierState":
+    def started(cls, gains: Multiplier, n_runs: int, device: torch.device) -> "MultiplierState":
         """Return the memory before any episode."""
         none = torch.zeros(n_runs, device=device)
-        return cls(none, none, none)
+        first = none + (gains.initial if gains.rule in ("lagrangian", "pid") else 0.0)
+        return cls(first, first, none)
 
 
 def cost_share(multiplier: Tensor) -> Tensor:

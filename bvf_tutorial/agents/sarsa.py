@@ -32,6 +32,7 @@ class SarsaConfig:
         hidden: widths of the hidden layers; relu.
         learning_rate: Adam's, of the reward critic.
         cost_learning_rate: of both cost critics.
+        final_learning_rate: share of all rates that is left at the end of the training, linear in between.
         gamma: discount of rewards.
         cost_gamma: discount of costs, in both directions; 1 makes values comparable with the undiscounted limit.
         backward_lambda: mix of the backward lambda-returns.
@@ -47,6 +48,7 @@ class SarsaConfig:
     hidden: tuple[int, ...] = (64, 64, 64)
     learning_rate: float = 1e-3
     cost_learning_rate: float = 5e-4
+    final_learning_rate: float = 1.0
     gamma: float = 0.99
     cost_gamma: float = 0.99
     backward_lambda: float = 0.95
@@ -89,8 +91,13 @@ class Sarsa(Learner):
             }
         ).to(setting.device)
         rates = {"q": config.learning_rate, "cost_q": config.cost_learning_rate, "backward": config.cost_learning_rate}
+        self._rates = [rates[name] for name in self.network]
         self.optimiser = torch.optim.Adam(
-            [{"params": list(net.parameters()), "lr": rates[name]} for name, net in self.network.items()], fused=True
+            [
+                {"params": list(net.parameters()), "lr": rate}
+                for net, rate in zip(self.network.values(), self._rates, strict=True)
+            ],
+            fused=True,
         )
         self._scale = {"q": config.reward_scale, "cost_q": config.cost_scale, "backward": config.cost_scale}
         self._refresh()
@@ -156,6 +163,7 @@ class Sarsa(Learner):
     def update(self, rollout: Rollout, progress: float) -> dict[str, Tensor]:
         """Regress all critics on the rollout's n-step returns; see ``Learner.update``."""
         config, entry = self.config, by_run(rollout.all_of("code") * self._n_actions + rollout.all_of("action"))
+        self.set_rates(self._rates, config.final_learning_rate, progress)
         weight = by_run(rollout.is_move).to(torch.float32)
         n, shape = weight.shape[1], rollout.reward.shape
         metric: dict[str, Tensor] = {}

@@ -153,7 +153,7 @@ def test_the_weight_has_mean_one_over_the_samples_that_count() -> None:
 
 def path(gains: Multiplier, episode_cost: list[float], limit: float, scale: float = 1.0) -> list[float]:
     """Return the prices after each of these updates."""
-    state, value = MultiplierState.zero(1, CPU), []
+    state, value = MultiplierState.started(gains, 1, CPU), []
     for cost in episode_cost:
         state = updated_multiplier(gains, state, torch.tensor([cost]), torch.tensor([True]), limit, scale)
         value.append(state.value.item())
@@ -206,8 +206,20 @@ def test_recovery_jumps_between_nothing_and_everything() -> None:
     assert path(Multiplier("recovery", recovery=3.0), [6.0], 5.0) == [3.0]
 
 
+@pytest.mark.parametrize(("rule", "first"), [("pid", 3.0), ("lagrangian", 3.0), ("fixed", 0.0), ("recovery", 0.0)])
+def test_a_price_may_start_high(rule: str, first: float) -> None:
+    """A rule with an integral starts from it; the price falls while episodes cost less than the limit."""
+    gains = Multiplier(rule, initial=3.0, rate=0.5, proportional=0.0, integral=0.5)
+    assert MultiplierState.started(gains, 1, CPU).value.item() == first
+    if first:
+        assert path(gains, [1.0, 1.0, 3.0], 2.0) == [2.5, 2.0, 2.5]
+    with pytest.raises(ValueError, match="initial is -1"):
+        replace(gains, initial=-1.0)
+
+
 def test_a_run_without_news_keeps_its_memory() -> None:
-    gains, state = Multiplier("pid"), MultiplierState.zero(2, CPU)
+    gains = Multiplier("pid")
+    state = MultiplierState.started(gains, 2, CPU)
     news = torch.tensor([True, False])
     for _ in range(3):
         state = updated_multiplier(gains, state, torch.tensor([9.0, 9.0]), news, 1.0, 1.0)

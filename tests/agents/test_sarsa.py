@@ -95,6 +95,16 @@ def test_a_known_past_replaces_the_critic() -> None:
     assert action.item() == 1
 
 
+def test_the_rates_fall_linearly_and_keep_their_ratio() -> None:
+    config = SarsaConfig(hidden=(4,), learning_rate=0.4, cost_learning_rate=0.2, final_learning_rate=0.1)
+    trainer = trainer_of(TableTask(cmdp=two_gates()), config, Constraint("backward"), 1)
+    rollout = trainer.collect()
+    for progress, share in ((0.0, 1.0), (0.5, 0.55), (1.0, 0.1), (1.2, 0.1)):
+        trainer.learner.update(rollout, progress)
+        rate = [group["lr"] for group in trainer.learner.optimiser.param_groups]
+        np.testing.assert_allclose(rate, [0.4 * share, 0.2 * share, 0.2 * share])
+
+
 def test_an_index_and_a_one_hot_vector_are_the_same_observation() -> None:
     learner = trainer_of(TableTask(cmdp=two_gates()), SarsaConfig(hidden=(4,)), Constraint(), 1).learner
     assert isinstance(learner, Sarsa)

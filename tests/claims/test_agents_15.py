@@ -240,7 +240,7 @@ def excesses(alpha: float, beta: float, start: float, price: Callable[[float], f
 
 def library_price(gains: Multiplier) -> Callable[[float], float]:
     """The package's rule, with memory; limit 0 and scale 1, so that the cost is the excess."""
-    state, yes = MultiplierState.zero(1, torch.device("cpu")), torch.tensor([True])
+    state, yes = MultiplierState.started(gains, 1, torch.device("cpu")), torch.tensor([True])
 
     def price(excess: float) -> float:
         nonlocal state
