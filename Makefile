@@ -24,7 +24,7 @@ SITE_SOURCES := $(shell find book bvf_tutorial results -type f -not -path '*/.*'
                   2>/dev/null | sed 's/ /\\ /g') _config.yml _toc.yml
 CHAPTERS = $(wildcard book/*.ipynb)
 
-.PHONY: help setup book test slow-test study lint format notebooks lab bench gpu-bench site-test screenshots linkcheck clean distclean
+.PHONY: help setup book test slow-test study experiments figures reproduce lint format notebooks lab bench gpu-bench site-test screenshots linkcheck clean distclean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | while IFS="$$(printf '\t')" read -r name text; do \
@@ -55,6 +55,18 @@ slow-test: $(INSTALLED) ## run the tests of benchmark length
 
 study: $(INSTALLED) ## run the side-by-side study of results/safe_improvement.csv (resumes)
 	$(RUN) -m studies.safe_improvement
+
+experiments: $(INSTALLED) ## train every curve of results/experiments that is missing: hours (resumes; FIG="grid ppo" for some)
+	$(RUN) -m studies.experiments $(FIG) --processes $(WORKERS)
+
+figures: $(INSTALLED) ## draw every figure and its table from results/experiments into _build/figures
+	$(RUN) -m studies.figures $(FIG)
+
+# Beside the committed tables, never over them, where `make book` does not clear it away.
+reproduce: $(INSTALLED) ## train one figure again and draw it: make reproduce FIG=grid (resumes; into .cache/reproduced)
+	@test -n "$(FIG)" || { echo "Say which: make reproduce FIG=grid; python -m studies.experiments --help lists them."; exit 1; }
+	$(RUN) -m studies.experiments $(FIG) --processes $(WORKERS) --output .cache/reproduced
+	$(RUN) -m studies.figures $(FIG) --tables .cache/reproduced --output .cache/reproduced/figures
 
 lint: $(INSTALLED) ## check style, types, docstrings and the form of the notebooks
 	$(BIN)/ruff check .

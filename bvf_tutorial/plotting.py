@@ -8,6 +8,7 @@ zero. The figure's face stays white so that pictures read in dark mode, too.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import matplotlib as mpl
@@ -18,21 +19,25 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Colormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyArrowPatch, Rectangle
-from scipy import special
+from matplotlib.ticker import EngFormatter
 
 from .envs.gridworld import GridWorld
+from .statistics import mean_interval
 from .tabular.chain import Chain
 from .tabular.optimum import Frontier
 
 __all__ = [
     "COLORS",
+    "METHODS",
     "draw_cell_values",
     "draw_chain",
+    "draw_comparison",
     "draw_frontier",
     "draw_layout",
     "draw_policy",
     "draw_training_curves",
     "mean_interval",
+    "method_style",
     "save_training_curves",
     "use_book_style",
 ]
@@ -52,6 +57,17 @@ COLORS = {
 
 Forward quantities are blue, backward ones vermilion, limits black and dashed.
 """
+
+METHODS = MappingProxyType(
+    {
+        "unconstrained": ("vermilion", "-"), "lyapunov": ("green", "-"),
+        "backward": ("blue", "-"), "target": ("blue", "-."), "backward_alone": ("blue", ":"),
+        "safeguarded": ("sky", "-"), "backward_weight": ("sky", "-."), "forward_weight": ("sky", ":"),
+        "predictive": ("orange", "-"), "pid": ("orange", "-."), "lagrangian": ("orange", ":"),
+        "recovery": ("purple", "-"), "penalty": ("purple", ":"),
+    }
+)  # fmt: skip
+"""Colour and line of each safety method; the paper's own three have its colours (red, green, blue)."""
 
 _ARROW = ((0, -0.32), (0.32, 0), (0, 0.32), (-0.32, 0))
 
@@ -266,27 +282,31 @@ Curve = tuple[npt.ArrayLike, npt.ArrayLike]
 """Steps [N] and values [N, R], one column per seed."""
 
 
-def mean_interval(value: npt.ArrayLike, confidence: float = 0.95) -> tuple[Any, Any]:
-    """Return the mean over seeds, [N], and half the width of its Student t interval, NaN where fewer than two count.
-
-    Holds when: seeds are independent and their values about normal.
+def method_style(names: Sequence[str]) -> dict[str, tuple[str, Any]]:
+    """Return colour and line of safety methods by name, the same in every figure; unknown ones are grey, lines differ.
 
     Args:
-        value: [N, R]; NaN is no data and does not count.
-        confidence: of the interval.
+        names: of ``agents.CONSTRAINTS``, or presets, which end in one; ``_warm`` ones have longer dashes.
     """
-    table = np.asarray(value, dtype=np.float64)
-    count = (~np.isnan(table)).sum(axis=1)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        mean = np.nansum(table, axis=1) / count
-        variance = np.nansum((table - mean[:, None]) ** 2, axis=1) / (count - 1)
-        quantile = special.stdtrit(np.maximum(count - 1, 1), 0.5 + confidence / 2)
-        half = np.where(count > 1, quantile * np.sqrt(variance / count), np.nan)
-    return mean, half
+    style, n_unknown = {}, 0
+    for name in names:
+        method = name.rpartition("-")[2]
+        colour, line = METHODS.get(method.removesuffix("_warm"), ("grey", ("-", "-.", ":")[n_unknown % 3]))
+        n_unknown += colour == "grey"
+        warm = {"-": (0, (8, 1.5)), "-.": (0, (8, 1.5, 1, 1.5)), ":": (0, (1, 3))}
+        style[name] = (COLORS[colour], warm[line] if method.endswith("_warm") else line)
+    return style
 
 
-def draw_training_curves(curve: Mapping[str, Curve], ax: Axes, label: str, limit: Sequence[float] = ()) -> Axes:
-    """Draw means over seeds against environment steps, a band for the mean's 95% interval where there are two seeds.
+def draw_training_curves(
+    curve: Mapping[str, Curve],
+    ax: Axes,
+    label: str,
+    limit: Sequence[float] = (),
+    confidence: float = 0.95,
+    style: Mapping[str, tuple[str, Any]] = MappingProxyType({}),
+) -> Axes:
+    """Draw means over seeds against environment steps, a band for the mean's interval where there are two seeds.
 
     The legend counts the seeds of each curve and says where a curve ends before the longest.
 
@@ -295,18 +315,21 @@ def draw_training_curves(curve: Mapping[str, Curve], ax: Axes, label: str, limit
         ax: where to draw.
         label: of the vertical axis, with its unit.
         limit: cost limits, drawn as dashed lines with their values.
+        confidence: of the band.
+        style: colour and line by name, as from ``method_style``; in the order of the palette where it has none.
     """
     cycle = [COLORS[name] for name in ("blue", "vermilion", "green", "orange", "purple", "sky")]
     longest = max(float(np.max(step)) for step, _ in curve.values())
     for i, (name, (step, value)) in enumerate(curve.items()):
-        mean, half = mean_interval(value)
+        mean, half = mean_interval(value, confidence)
         mean = np.where(np.isfinite(mean), mean, np.nan)  # an infinite price is a gap
         n_seeds, last = np.shape(value)[1], float(np.max(step))
         text = f"{name} ({n_seeds} seed{'s' if n_seeds > 1 else ''}"
         text += f", ends at {last:,.0f})" if last < longest else ")"
-        colour, line = cycle[i % len(cycle)], ("-", "-.", ":")[(i + i // len(cycle)) % 3]
+        in_turn = (cycle[i % len(cycle)], ("-", "-.", ":")[(i + i // len(cycle)) % 3])
+        colour, line = style.get(name, in_turn)
         # A curve of one point would be invisible without a mark.
-        ax.plot(step, mean, line, color=colour, label=text, marker="." if len(mean) == 1 else "")
+        ax.plot(step, mean, linestyle=line, color=colour, label=text, marker="." if len(mean) == 1 else "")
         if np.isfinite(half).any():
             ax.fill_between(np.asarray(step, dtype=np.float64), mean - half, mean + half, color=colour, alpha=0.2, lw=0)
     for each in sorted(set(limit)):
@@ -315,6 +338,46 @@ def draw_training_curves(curve: Mapping[str, Curve], ax: Axes, label: str, limit
     ax.set_ylabel(label)
     ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=1 + (len(curve) > 2), fontsize=9)
     return ax
+
+
+def draw_comparison(
+    figure: Figure,
+    panel: Mapping[str, Mapping[str, tuple[Curve, Curve]]],
+    limit: Mapping[str, float],
+    best: Mapping[str, float] = MappingProxyType({}),
+    confidence: float = 0.8,
+) -> None:
+    """Draw return above cost for several tasks side by side, one style per method and one legend, as the paper does.
+
+    Args:
+        figure: empty, constrained layout.
+        panel: by title, the curves of return and cost by method or preset.
+        limit: cost limit of each title.
+        best: best feasible return of titles where it is known, drawn as a dotted line.
+        confidence: of the bands of the mean.
+    """
+    axes = figure.subplots(2, len(panel), sharex="col", squeeze=False)
+    handle: dict[str, Any] = {}
+    for column, (title, curves) in zip(axes.T, panel.items(), strict=True):
+        style = method_style([*curves])
+        for i, (ax, label) in enumerate(zip(column, ("return per episode", "cost per episode"), strict=True)):
+            limits = (limit[title],) if i else ()
+            draw_training_curves({k: pair[i] for k, pair in curves.items()}, ax, label, limits, confidence, style)
+            if not i and title in best:
+                ax.axhline(
+                    best[title], color=COLORS["black"], linestyle=":", linewidth=1.4, label="best feasible return"
+                )
+            ax.get_legend().remove()
+            for line, name in zip(ax.lines, curves, strict=False):
+                handle.setdefault(name.rpartition("-")[2], line)
+            others = ax.lines[len(curves) :]
+            handle |= {"cost limit" if i else "best feasible return": line for line in others}
+        seeds = sorted({np.shape(pair[0][1])[1] for pair in curves.values()})
+        column[0].set_title(f"{title} ({', '.join(map(str, seeds))} seeds)")
+        column[0].set_xlabel("")
+        column[1].xaxis.set_major_formatter(EngFormatter(sep=""))
+    n_columns = max(2, int(figure.get_figwidth() / 1.7))
+    figure.legend(handle.values(), handle, loc="outside lower center", ncols=n_columns, fontsize=9)
 
 
 def save_training_curves(

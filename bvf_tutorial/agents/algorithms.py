@@ -26,6 +26,7 @@ _PAPER: Mapping[str, Any] = {
 ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(
     {
         "sarsa": SarsaConfig(),
+        "sarsa_annealed": SarsaConfig(final_learning_rate=0.1),
         "a2c": ActorCriticConfig(epochs=1, minibatches=1, learning_rate=3e-3, critic_learning_rate=3e-3),
         "ppo": ActorCriticConfig(),
         "a2c_paper": ActorCriticConfig(epochs=1, minibatches=1, **_PAPER),

@@ -98,7 +98,7 @@ def warmed(constraint: Constraint) -> Constraint:
 def _presets() -> dict[str, Config]:
     table = {}
     for task, environment in ENVIRONMENTS.items():
-        for algorithm in ("sarsa",) if task == "grid" else ("a2c", "ppo", "a2c_paper", "ppo_paper"):
+        for algorithm in ("sarsa", "sarsa_annealed") if task == "grid" else ("a2c", "ppo", "a2c_paper", "ppo_paper"):
             methods = dict(CONSTRAINTS)
             if task == "grid":
                 methods |= {f"{name}_warm": warmed(each) for name, each in CONSTRAINTS.items() if each.needs_cost}

@@ -112,7 +112,7 @@ def _trained(folder: "RunFolder", has_events: bool, checkpoint_seconds: float) -
 def _evaluate(words: list[str]) -> int:
     from ..agents.replay import evaluate_folder
     from ..agents.runs import RunFolder
-    from ..plotting import mean_interval
+    from ..statistics import mean_interval
 
     given = parsed(Evaluate, words, "evaluate")
     if given.episodes < 1:

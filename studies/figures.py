@@ -1,0 +1,208 @@
+"""Draw every figure of the experiments from its arms' tables, and beside it the table of what the runs came to.
+
+Return above cost, mean and 80% interval over seeds, the limit as a dashed line; all runs, none selected. An arm that
+has not been trained is named, on the figure and in the table, and is not drawn. Figures and summaries are made from
+``results/experiments/`` in seconds, so they are not kept: they go to ``_build/figures/``.
+
+Usage: ``python -m studies.figures [FIGURE ...] [--policy training|sampled|greedy|exact] [--smoothing 0.7]
+[--tables DIR] [--output DIR]``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import sys
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure as Picture
+
+from bvf_tutorial.agents.storage import write_atomically
+from bvf_tutorial.plotting import draw_comparison, use_book_style
+from bvf_tutorial.statistics import Summary, by_run, smoothed, summarised
+
+from .experiments import FIGURES, OPTIMUM, OUTPUT, ROOT, Figure, read_columns, read_head
+
+POLICIES = {"training": "", "sampled": "Sampled", "greedy": "Greedy", "exact": "Exact"}
+"""Whose episodes: the training's, an evaluation's of the sampled or the deterministic policy, or its exact means."""
+TASKS = {
+    "grid": "Grid world", "gather": "Point-Gather", "gather_binding": "Point-Gather, binding",
+    "cheetah": "Safe-Cheetah", "circle": "Point-Circle",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class ArmTable:
+    """A finished arm's table.
+
+    Attributes:
+        column: by name, [rows].
+        limit: of an episode's cost.
+    """
+
+    column: Mapping[str, Any]
+    limit: float
+
+    @classmethod
+    def read(cls, path: Path) -> ArmTable:
+        """Return the table of a file.
+
+        Raises:
+            FileNotFoundError: the arm has not been trained.
+        """
+        return cls(read_columns(path), float(read_head(path)["cost limit"]))
+
+    def curve(self, metric: str, smoothing: float = 0.0) -> tuple[Any, Any]:
+        """Return a metric's steps [N] and values [N, R], at the points where any run has one; smoothed run by run."""
+        step, value = by_run(self.column["Step"], self.column["Seed"], self.column[metric])
+        has_data = ~np.isnan(value).all(axis=1)
+        return step[has_data], smoothed(value[has_data], smoothing)
+
+    def has(self, metric: str) -> bool:
+        """Whether any run was measured by it."""
+        return metric in self.column and not np.isnan(self.column[metric]).all()
+
+    def summary(self, policy: str) -> Summary:
+        """Return what the runs came to, by the episodes of one of ``POLICIES``."""
+        prefix = POLICIES[policy]
+        names = [f"{prefix}EpRet", f"{prefix}EpCost", f"{prefix}ViolationRate"]
+        step, cost = self.curve(names[1])
+        known = {name: self.curve(name)[1] for name in names if self.has(name)}
+        unknown = np.full_like(cost, np.nan)
+        # Every evaluation has as many episodes.
+        n_episodes = self.curve("Episodes")[1] if policy == "training" else 1.0
+        return summarised(step, known[names[0]], cost, known.get(names[2], unknown), n_episodes, self.limit)
+
+
+def tables_of(figure: Figure, folder: Path) -> tuple[dict[str, ArmTable], list[str]]:
+    """Return the tables of a figure's arms by name, and the names of those that are not there."""
+    names = [name for arms in figure.panels.values() for name in arms]
+    there = [name for name in names if (folder / f"{name}.csv").exists()]
+    return {name: ArmTable.read(folder / f"{name}.csv") for name in there}, [n for n in names if n not in there]
+
+
+def best_return(folder: Path) -> float:
+    """Return the mean over the grid world's layouts of the best return within the limit; NaN if it was not computed."""
+    path = folder / f"{OPTIMUM}.csv"
+    if not path.exists():
+        return float("nan")
+    return float(read_columns(path)["FeasibleEpRet"].mean())
+
+
+def drawn(figure: Figure, folder: Path, policy: str = "training", smoothing: float = 0.0) -> Picture:
+    """Return the picture of a figure whose arms' tables are in a folder.
+
+    Raises:
+        FileNotFoundError: not one of its arms has been trained, or measured in this way.
+    """
+    tables, missing = tables_of(figure, folder)
+    prefix, panels, limit, best = POLICIES[policy], {}, {}, {}
+    for key, names in figure.panels.items():
+        shown = [name for name in names if name in tables and tables[name].has(f"{prefix}EpCost")]
+        if not shown:
+            continue
+        task, algorithm = key.split("-")
+        title = f"{TASKS.get(task, task)}, {algorithm.upper()}"
+        panels[title] = {
+            name: (tables[name].curve(f"{prefix}EpRet", smoothing), tables[name].curve(f"{prefix}EpCost", smoothing))
+            for name in shown
+        }
+        limit[title] = tables[shown[0]].limit
+        if task == "grid" and np.isfinite(best_return(folder)):
+            best[title] = best_return(folder)
+    if not panels:
+        raise FileNotFoundError(f"no arm of this figure has a table in {folder}; python -m studies.experiments.")
+    with mpl.rc_context():
+        use_book_style()
+        width = max(6.4, 1.0 + 3.6 * len(panels))
+        picture = Picture(figsize=(width, 6.8), layout="constrained")
+        draw_comparison(picture, panels, limit, best)
+        if missing:
+            text = textwrap.fill(f"not trained yet: {', '.join(missing)}", int(15 * width))
+            picture.suptitle(text, fontsize=7)
+    return picture
+
+
+def rows_of(figure: Figure, folder: Path) -> list[dict[str, str]]:
+    """Return the table beside a figure: a row per arm and policy that was measured; a missing arm has one, too."""
+    tables, missing = tables_of(figure, folder)
+    rows = []
+    for name in (name for arms in figure.panels.values() for name in arms):
+        if name in missing:
+            rows.append({"arm": name, "policy": "not trained yet"})
+            continue
+        for policy, prefix in POLICIES.items():
+            if tables[name].has(f"{prefix}EpCost"):
+                summary = asdict(tables[name].summary(policy))
+                limit = {"limit": _text(tables[name].limit)}
+                rows.append({"arm": name, "policy": policy} | limit | {k: _text(v) for k, v in summary.items()})
+    return rows
+
+
+def markdown(figure: Figure, rows: Sequence[Mapping[str, str]]) -> str:
+    """Return a table as Markdown under the figure's caption."""
+    names = ["arm", "policy", "limit", *(each.name for each in fields(Summary))]
+    lines = [f"| {' | '.join(name.replace('_', ' ') for name in names)} |", "|---" * len(names) + "|"]
+    lines += [f"| {' | '.join(row.get(name, '') for name in names)} |" for row in rows]
+    return "\n".join([figure.caption, "", *lines, ""])
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, tuple):
+        middle, low, high = value
+        return f"{middle:.4g} [{low:.4g}, {high:.4g}]" if np.isfinite([low, high]).all() else f"{middle:.4g}"
+    if isinstance(value, float):
+        return "" if np.isnan(value) else f"{value:.4g}"
+    return str(value)
+
+
+def write_figure(name: str, folder: Path, output: Path, policy: str = "training", smoothing: float = 0.0) -> list[str]:
+    """Write ``<name>.png``, ``<name>.csv`` and ``<name>.md``; return the arms that are missing.
+
+    Raises:
+        FileNotFoundError: as ``drawn``.
+    """
+    figure = FIGURES[name]
+    picture = drawn(figure, folder, policy, smoothing)
+    output.mkdir(parents=True, exist_ok=True)
+    picture.savefig(output / f"{name}.png", dpi=150)
+    rows, text = rows_of(figure, folder), io.StringIO()
+    table = csv.DictWriter(text, ["arm", "policy", "limit", *(each.name for each in fields(Summary))], restval="")
+    table.writeheader()
+    table.writerows(rows)
+    write_atomically(output / f"{name}.csv", text.getvalue().encode())
+    write_atomically(output / f"{name}.md", markdown(figure, rows).encode())
+    return tables_of(figure, folder)[1]
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Draw what there is and say what is not."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("figures", nargs="*", metavar="FIGURE", help=f"of {', '.join(FIGURES)} (all)")
+    parser.add_argument("--policy", choices=[*POLICIES], default="training", help="whose episodes (training)")
+    parser.add_argument("--smoothing", type=float, default=0.0, help="TensorBoard's; the paper drew with 0.7 (0)")
+    parser.add_argument("--tables", type=Path, default=OUTPUT, metavar="DIR", help="where the arms' tables are")
+    parser.add_argument("--output", type=Path, default=ROOT / "_build" / "figures", metavar="DIR")
+    asked = parser.parse_args(words)
+    unknown = [name for name in asked.figures if name not in FIGURES]
+    if unknown:
+        parser.error(f"no figure {unknown[0]!r}; they are {', '.join(FIGURES)}")
+    for name in asked.figures or FIGURES:
+        try:
+            missing = write_figure(name, asked.tables, asked.output, asked.policy, asked.smoothing)
+        except FileNotFoundError as error:
+            print(f"{name}: not drawn, {error}")
+            continue
+        print(f"{name}: {asked.output / name}.png" + (f"; missing: {', '.join(missing)}" if missing else ""))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
