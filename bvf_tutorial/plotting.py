@@ -283,7 +283,7 @@ Curve = tuple[npt.ArrayLike, npt.ArrayLike]
 
 
 def method_style(names: Sequence[str]) -> dict[str, tuple[str, Any]]:
-    """Return colour and line of safety methods by name, the same in every figure; unknown ones are grey, lines differ.
+    """Return colour and line of safety methods by name, the same in every figure; up to four new ones are grey.
 
     Args:
         names: of ``agents.CONSTRAINTS``, or presets, which end in one; ``_warm`` ones have longer dashes.
@@ -291,10 +291,10 @@ def method_style(names: Sequence[str]) -> dict[str, tuple[str, Any]]:
     style, n_unknown = {}, 0
     for name in names:
         method = name.rpartition("-")[2]
-        colour, line = METHODS.get(method.removesuffix("_warm"), ("grey", ("-", "-.", ":")[n_unknown % 3]))
+        colour, line = METHODS.get(method.removesuffix("_warm"), ("grey", ("-", "-.", ":", "--")[n_unknown % 4]))
         n_unknown += colour == "grey"
         warm = {"-": (0, (8, 1.5)), "-.": (0, (8, 1.5, 1, 1.5)), ":": (0, (1, 3))}
-        style[name] = (COLORS[colour], warm[line] if method.endswith("_warm") else line)
+        style[name] = (COLORS[colour], warm.get(line, line) if method.endswith("_warm") else line)
     return style
 
 
@@ -358,6 +358,7 @@ def draw_comparison(
     """
     axes = figure.subplots(2, len(panel), sharex="col", squeeze=False)
     handle: dict[str, Any] = {}
+    line_of_level: dict[str, Any] = {}
     for column, (title, curves) in zip(axes.T, panel.items(), strict=True):
         style = method_style([*curves])
         for i, (ax, label) in enumerate(zip(column, ("return per episode", "cost per episode"), strict=True)):
@@ -370,12 +371,13 @@ def draw_comparison(
             ax.get_legend().remove()
             for line, name in zip(ax.lines, curves, strict=False):
                 handle.setdefault(name.rpartition("-")[2], line)
-            others = ax.lines[len(curves) :]
-            handle |= {"cost limit" if i else "best feasible return": line for line in others}
+            level = "cost limit" if i else "best feasible return"
+            line_of_level |= {level: line for line in ax.lines[len(curves) :]}
         seeds = sorted({np.shape(pair[0][1])[1] for pair in curves.values()})
         column[0].set_title(f"{title} ({', '.join(map(str, seeds))} seeds)")
         column[0].set_xlabel("")
         column[1].xaxis.set_major_formatter(EngFormatter(sep=""))
+    handle |= line_of_level
     n_columns = max(2, int(figure.get_figwidth() / 1.7))
     figure.legend(handle.values(), handle, loc="outside lower center", ncols=n_columns, fontsize=9)
 

@@ -66,7 +66,7 @@ COLUMNS = (
 )  # fmt: skip
 """Of an arm's table, in the words of ``agents.metrics``; Exact: of the greedy policy, by dynamic programming."""
 OPTIMUM_COLUMNS = ("Seed", "BestEpRet", "BestEpCost", "FeasibleEpRet", "FeasibleEpCost", "Multiplier")
-"""Of the optima's table: without a limit, then within it, and the limit's price in return per unit of cost."""
+"""Of the optima's table: without a limit, then within it (empty where no policy is), and the limit's price."""
 
 _PAPER = ("unconstrained", "lyapunov", "backward")
 _ABLATIONS = ("backward_alone", "recovery", "penalty", "forward_weight")
@@ -88,14 +88,12 @@ class Figure:
 
     @property
     def panels(self) -> dict[str, tuple[str, ...]]:
-        """The arms by panel, ``<task>-<algorithm>``; a variant of an algorithm (``ppo_paper``) joins its panel."""
+        """The arms by panel, ``<task>-<algorithm>``."""
         table: dict[str, tuple[str, ...]] = {}
         for arm in self.arms:
-            if arm == OPTIMUM:
-                continue
-            task, algorithm, _ = arm.split("-")
-            panel = f"{task}-{algorithm.removesuffix('_paper')}"
-            table[panel] = (*table.get(panel, ()), arm)
+            if arm != OPTIMUM:
+                panel = arm.rpartition("-")[0]
+                table[panel] = (*table.get(panel, ()), arm)
         return table
 
 
@@ -226,11 +224,11 @@ def config_of(name: str, is_smoke: bool = False) -> Config:
     )  # fmt: skip
     if not is_smoke:
         return sized
-    # Three updates, and enough decisions that episodes of the grid world end.
-    steps = 2 * max(3 * config.algorithm.n_steps, 400 if task.startswith("grid") else 0)
+    # Two updates, and enough decisions that episodes of the grid world end; one evaluation.
+    steps = 2 * max(2 * config.algorithm.n_steps, 400 if task.startswith("grid") else 0)
     constraint = replace(config.constraint, warm_up=min(config.constraint.warm_up, steps // 2))
     return replace(
-        sized, n_runs=2, n_envs=2, n_env_steps=steps, log_every=steps // 3, evaluate_every=steps // 2,
+        sized, n_runs=2, n_envs=2, n_env_steps=steps, log_every=steps // 2, evaluate_every=steps,
         n_evaluation_episodes=2, constraint=constraint,
     )  # fmt: skip
 
@@ -289,7 +287,8 @@ def optimum_table(arm: Arm) -> str:
         cmdp = task.grid_of(run * trainer.env.n_envs).to_cmdp(time_augmented_states=True)
         best = tb.evaluate_policy(cmdp, tb.best_response(cmdp, 0.0))
         within = tb.optimum_by_prices(cmdp)
-        values = (seed, *best, within.value, within.cost, within.multiplier)
+        is_feasible = within.status == "optimal"
+        values = (seed, *best, *((within.value, within.cost, within.multiplier) if is_feasible else [math.nan] * 3))
         rows.append(dict(zip(OPTIMUM_COLUMNS, values, strict=True)))
     seconds = {"wall": time.monotonic() - wall, "cpu": time.process_time() - cpu}
     return _table_text(arm, rows, OPTIMUM_COLUMNS, [arm.commit], trainer.learner.setting.cost_limit, seconds)

@@ -89,7 +89,7 @@ def tables_of(figure: Figure, folder: Path) -> tuple[dict[str, ArmTable], list[s
 
 
 def best_return(folder: Path) -> float:
-    """Return the mean over the grid world's layouts of the best return within the limit; NaN if it was not computed."""
+    """Return the mean over layouts of the grid world's best return within the limit; NaN without a table, or one."""
     path = folder / f"{OPTIMUM}.csv"
     if not path.exists():
         return float("nan")
@@ -125,7 +125,7 @@ def drawn(figure: Figure, folder: Path, policy: str = "training", smoothing: flo
         picture = Picture(figsize=(width, 6.8), layout="constrained")
         draw_comparison(picture, panels, limit, best)
         if missing:
-            text = textwrap.fill(f"not trained yet: {', '.join(missing)}", int(15 * width))
+            text = textwrap.fill(f"not trained yet: {', '.join(missing)}", int(15 * width), break_on_hyphens=False)
             picture.suptitle(text, fontsize=7)
     return picture
 

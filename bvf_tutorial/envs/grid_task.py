@@ -35,6 +35,7 @@ class GridTask(Task):
         pit_probability: the paper's rho.
         slip: probability that a uniformly random action replaces the chosen one.
         must_be_solvable: redraw a layout until some path crosses at most ``cost_limit / 10`` pits.
+        n_barriers: draw ``GridWorld.barriers`` with so many columns of pits in place of scattered pits; 0 for none.
         is_one_hot: observe one number per cell, as the paper does; otherwise the cell's index alone.
         layout: layouts to play instead of random ones; world i of the batch plays number i modulo their count. Their
             own slip, rewards and costs hold; horizon and cost_limit are this task's.
@@ -42,7 +43,11 @@ class GridTask(Task):
 
     name: ClassVar[str] = "GridWorld"
     can_be_unsound: ClassVar[bool] = False  # every number comes from a table
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}, "any_layout": {"must_be_solvable": False}}
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "paper": {},
+        "any_layout": {"must_be_solvable": False},
+        "conflict": {"n_barriers": 4},
+    }
 
     horizon: int = 200
     cost_limit: float = 20.0
@@ -50,6 +55,7 @@ class GridTask(Task):
     pit_probability: float = 0.3
     slip: float = 0.05
     must_be_solvable: bool = True
+    n_barriers: int = 0
     is_one_hot: bool = True
     layout: tuple[GridWorld, ...] = ()
     _played: tuple[GridWorld, ...] = field(default=(), repr=False)
@@ -84,7 +90,10 @@ class GridTask(Task):
 
     def random_layout(self, seed: int) -> GridWorld:
         """Return the layout of the run with this seed."""
-        grid = GridWorld.random(seed, self.size, self.pit_probability, self.must_be_solvable, self.cost_limit)
+        if self.n_barriers:
+            grid = GridWorld.barriers(seed, self.size, self.n_barriers, cost_limit=self.cost_limit)
+        else:
+            grid = GridWorld.random(seed, self.size, self.pit_probability, self.must_be_solvable, self.cost_limit)
         return replace(grid, slip=self.slip, horizon=self.horizon)
 
     def seeded(self, seed: Sequence[int]) -> "GridTask":

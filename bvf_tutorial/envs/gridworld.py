@@ -101,6 +101,39 @@ class GridWorld:
             if not must_be_solvable or grid.fewest_pits() * grid.pit_cost <= cost_limit:
                 return grid
 
+    @classmethod
+    def barriers(
+        cls, seed: int, size: int = 12, n_barriers: int = 4, goal_reward: float = 50.0, cost_limit: float = 20.0
+    ) -> "GridWorld":
+        """Draw a layout on which return and cost conflict: columns of pits, each with one gap in a random row.
+
+        To cross a column costs a pit, to walk to its gap costs steps, and the goal is worth so few steps that these
+        matter. With pits scattered at random, as in the paper, some path of nearly the same length avoids them.
+
+        Args:
+            seed: seed of goal, gaps and columns.
+            size: cells per side.
+            n_barriers: columns of pits; no two are neighbours, and the first and last column of the grid stay free.
+            goal_reward: reward of the step that enters the goal.
+            cost_limit: ``d0``.
+
+        Raises:
+            InvalidModelError: there is no room for so many columns.
+        """
+        room = size - 2 - (n_barriers - 1)
+        if n_barriers < 0 or room < n_barriers:
+            raise InvalidModelError(
+                f"n_barriers is {n_barriers}; a grid of size {size} has room for {(size - 1) // 2}."
+            )
+        generator = np.random.default_rng(seed)
+        goal = (int(generator.integers(size)), 0)
+        # Distinct places in the shrunken grid, then one free column after each.
+        column = 1 + np.sort(generator.choice(room, n_barriers, replace=False)) + np.arange(n_barriers)
+        pit = np.zeros((size, size), dtype=bool)
+        pit[:, column] = True
+        pit[generator.integers(size, size=n_barriers), column] = False
+        return cls(pit, goal, goal_reward=goal_reward, cost_limit=cost_limit)
+
     @property
     def size(self) -> int:
         """Cells per side."""
