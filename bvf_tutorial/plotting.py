@@ -371,8 +371,8 @@ def draw_comparison(
             ax.get_legend().remove()
             for line, name in zip(ax.lines, curves, strict=False):
                 handle.setdefault(name.rpartition("-")[2], line)
-            level = "cost limit" if i else "best feasible return"
-            line_of_level |= {level: line for line in ax.lines[len(curves) :]}
+            if len(ax.lines) > len(curves):
+                line_of_level["cost limit" if i else "best feasible return"] = ax.lines[-1]
         seeds = sorted({np.shape(pair[0][1])[1] for pair in curves.values()})
         column[0].set_title(f"{title} ({', '.join(map(str, seeds))} seeds)")
         column[0].set_xlabel("")

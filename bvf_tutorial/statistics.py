@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special, stats
+from scipy import special
 
 __all__ = [
     "PairedDifference",
@@ -67,6 +67,8 @@ def interquartile_mean(score: npt.ArrayLike, axis: int | None = None) -> Any:
     Raises:
         ValueError: a score is NaN; the message says which.
     """
+    from scipy import stats  # a second to import, which pictures need not wait for
+
     value = np.asarray(score, dtype=np.float64)
     missing = np.argwhere(np.isnan(value))
     if missing.size:
@@ -96,6 +98,8 @@ def bootstrap_interval(
     Returns:
         Both ends; NaN where a stratum has fewer than two runs: there is no interval.
     """
+    from scipy import stats
+
     score = [np.asarray(each, dtype=np.float64) for each in strata]
     if not score or min(each.size for each in score) < 2:
         return np.nan, np.nan

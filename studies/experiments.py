@@ -8,7 +8,7 @@ arm whose preset has changed since is named as stale. One arm that fails is repo
 status is 1.
 
 Usage: ``python -m studies.experiments [FIGURE ...] [--only REGEX] [--executor local|ray] [--processes N] [--smoke]
-[--renew] [--list] [--output DIR]``.
+[--device cpu|cuda] [--renew] [--list] [--output DIR]``.
 """
 
 from __future__ import annotations
@@ -109,19 +109,19 @@ def _beyond(task: str) -> Figure:
 FIGURES: Mapping[str, Figure] = MappingProxyType(
     {
         "grid": Figure(
-            "Figure 1 of the paper: both safe methods reach the goal within the limit, the backward value sooner.",
+            "Figure 1 of the paper: SARSA with backward values keeps the limit better than Lyapunov, at some return.",
             (*_named(("grid",), ("sarsa",), (*_PAPER, "lyapunov_warm", "backward_warm")), OPTIMUM),
         ),
         "a2c": Figure(
-            "Figure 2 of the paper: the backward value keeps A2C within the limit at a return near the best.",
+            "Figure 2 of the paper: A2C with backward values keeps the limit for most of the training, Lyapunov less.",
             _named(_TASKS, ("a2c",), _PAPER),
         ),
         "ppo": Figure(
-            "Figure 3 of the paper: the same for PPO, where Point-Circle is the hard case.",
+            "Figure 3 of the paper: the same for PPO, except on Point-Circle, where some runs end infeasible.",
             _named(_TASKS, ("ppo",), _PAPER),
         ),
         "target": Figure(
-            "Appendix J of the paper: a proposal mixed with the previous actor's is more stable.",
+            "Appendix J of the paper: PPO whose proposal is mixed with the previous actor's, beside the plain layer.",
             _named(("gather", "gather_binding", "cheetah"), ("ppo",), (*_PAPER, "target")),
         ),
         "beyond_grid": Figure(
@@ -256,6 +256,8 @@ def training_table(arm: Arm, is_stopped: Callable[[], bool] = lambda: False) -> 
     """
     arm.cache.mkdir(parents=True, exist_ok=True)
     with locked(arm.cache):
+        if state_of(arm) == "finished":  # by another process, since this one looked
+            return arm.table.read_text(encoding="utf-8")
         trainer, note = _begun(arm)
         rows: list[Row] = note["rows"]
         wall, cpu, saved = time.monotonic() - note["wall"], time.process_time() - note["cpu"], time.monotonic()
@@ -328,12 +330,14 @@ def _save(arm: Arm, trainer: Trainer, note: Mapping[str, Any]) -> None:
 
 
 def settings_of(config: Config) -> dict[str, Any]:
-    """Return a configuration's settings by dotted key, without those that are their class's default.
+    """Return a configuration's settings by dotted key, without the device and those that are their class's default.
 
     So a setting that is new, and off by default, does not make older tables stale.
     """
     plain, standard = flat(to_plain(config)), flat(to_plain(_standard(config)))
-    return {key: value for key, value in plain.items() if key not in standard or standard[key] != value}
+    kept = {key: value for key, value in plain.items() if key not in standard or standard[key] != value}
+    kept.pop("device", None)
+    return kept
 
 
 def _standard(config: Config) -> Config:
@@ -359,7 +363,7 @@ def _table_text(
         "commit": ", ".join(commits),
         "seeds": f"{first} to {last}",
         "cost limit": f"{limit:g}",
-        "hardware": f"{platform.machine()}, {_processor()}, {os.cpu_count()} cores; device {arm.config.device}",
+        "hardware": f"{platform.machine()}, {_processor()}, {os.cpu_count()} cores; device {_device(arm.config)}",
         "versions": f"Python {platform.python_version()}, {versions}",
         "seconds": ", ".join(f"{name} {value:.1f}" for name, value in seconds.items()),
         "settings": json.dumps(settings_of(arm.config)),
@@ -383,6 +387,11 @@ def _version(name: str) -> str:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return "absent"
+
+
+def _device(config: Config) -> str:
+    is_cuda = torch.device(config.device).type == "cuda"
+    return torch.cuda.get_device_name(config.device) if is_cuda else config.device
 
 
 def _processor() -> str:
@@ -542,15 +551,22 @@ def state_of(arm: Arm) -> str:
     return "begun" if (arm.cache / "checkpoint.pt").exists() else "missing"
 
 
-def arms_of(figures: Sequence[str], only: str, folder: Path, is_smoke: bool = False) -> list[Arm]:
+def arms_of(figures: Sequence[str], only: str, folder: Path, is_smoke: bool = False, device: str = "cpu") -> list[Arm]:
     """Return the arms of figures whose names match a regular expression, each once.
+
+    Args:
+        figures: names.
+        only: searched for in the arms' names.
+        folder: of the tables.
+        is_smoke: see ``config_of``.
+        device: that trains.
 
     Raises:
         KeyError: no such figure or preset.
     """
     names = dict.fromkeys(name for figure in figures for name in FIGURES[figure].arms if re.search(only, name))
     commit = current_commit() or "unknown"
-    return [Arm(config_of(name, is_smoke), folder, commit) for name in names]
+    return [Arm(replace(config_of(name, is_smoke), device=device), folder, commit) for name in names]
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -560,6 +576,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="", metavar="REGEX", help="arms whose name matches")
     parser.add_argument("--executor", choices=[*EXECUTORS], default="local")
     parser.add_argument("--processes", type=int, default=1, help="arms at once (1)")
+    parser.add_argument("--device", default="cpu", help='"cuda" trains on a GPU (cpu)')
     parser.add_argument("--smoke", action="store_true", help="two short runs of every arm, into a temporary folder")
     parser.add_argument("--renew", action="store_true", help="train arms again whose preset has changed")
     parser.add_argument("--list", action="store_true", help="say how every arm stands and train nothing")
@@ -569,7 +586,7 @@ def main(words: Sequence[str] | None = None) -> int:
     if unknown or asked.processes < 1:
         parser.error(f"no figure {unknown[0]!r}" if unknown else f"--processes is {asked.processes}; it is at least 1")
     folder = asked.output or (Path(tempfile.mkdtemp(prefix="experiments-")) if asked.smoke else OUTPUT)
-    arms = arms_of(asked.figures or [*FIGURES], asked.only, folder.resolve(), asked.smoke)
+    arms = arms_of(asked.figures or [*FIGURES], asked.only, folder.resolve(), asked.smoke, asked.device)
     state = {arm.name: state_of(arm) for arm in arms}
     if asked.list:
         print("\n".join(f"{arm.name:<40} {state[arm.name]}" for arm in arms))

@@ -155,6 +155,22 @@ def test_a_crash_costs_what_came_after_the_checkpoint(tmp_path: Path, monkeypatc
     assert n_done == 12 + 1, "it went on, it did not begin again"
 
 
+def test_an_arm_that_another_process_finished_meanwhile_is_not_trained_again(tmp_path: Path) -> None:
+    each = arm(TINY[0], tmp_path)
+    train_all([each], serially, 1)
+    marked = each.table.read_text() + "\n"
+    each.table.write_text(marked)
+    assert work(each).text == marked
+
+
+def test_the_device_is_no_setting(tmp_path: Path) -> None:
+    """A table from a GPU is not stale on a CPU; the line about the hardware says what it was."""
+    each = arm(TINY[0], tmp_path)
+    on_gpu = replace(each.config, device="cuda")
+    assert experiments.settings_of(on_gpu) == experiments.settings_of(each.config)
+    assert experiments.settings_of(replace(each.config, n_envs=3)) != experiments.settings_of(each.config)
+
+
 def test_a_checkpoint_of_other_settings_is_not_gone_on_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     begun = longer(TINY[0], tmp_path)
     assert work(begun, lambda: True).error

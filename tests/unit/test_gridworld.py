@@ -136,3 +136,39 @@ def test_other_presets_are_arguments() -> None:
     assert sure.n_states == 250
     assert sure.cost.max() in (0.0, 3.0)
     assert set(np.unique(sure.transition.data)) == {1.0}
+
+
+def test_barriers_have_one_gap_each_and_free_columns_between() -> None:
+    for seed in range(50):
+        grid = GridWorld.barriers(seed)
+        columns = np.flatnonzero(grid.pit.any(axis=0))
+        assert len(columns) == 4
+        assert (np.diff(columns) >= 2).all()
+        assert (grid.pit[:, columns].sum(axis=0) == 11).all()
+        assert not grid.pit[:, [0, 11]].any()
+        assert grid.fewest_pits() == 0
+        assert np.array_equal(grid.pit, GridWorld.barriers(seed).pit)
+    drawn = [GridWorld.barriers(seed) for seed in range(500)]
+    assert len({grid.pit.tobytes() for grid in drawn}) > 490  # 35 sets of columns times 12^4 gaps
+    # Every set of columns can occur, the widest one included.
+    assert len({tuple(np.flatnonzero(grid.pit.any(axis=0))) for grid in drawn}) == 35
+    assert GridWorld.barriers(0, n_barriers=5).pit.any(axis=0).sum() == 5
+    assert not GridWorld.barriers(0, n_barriers=0).pit.any()
+    for wrong in (-1, 6):
+        with pytest.raises(tb.InvalidModelError, match="room for 5"):
+            GridWorld.barriers(0, n_barriers=wrong)
+
+
+def test_return_and_cost_conflict_between_barriers_and_not_among_scattered_pits() -> None:
+    """What the limit costs at best, as a share of the best return; exact."""
+    loss = {}
+    for kind, draw in (("barriers", GridWorld.barriers), ("scattered", GridWorld.random)):
+        found = []
+        for seed in range(8):
+            model = draw(seed).to_cmdp()
+            best = tb.evaluate_policy(model, tb.best_response(model, 0.0))[0]
+            found.append((best - tb.optimal_policy(model).value) / best)
+        loss[kind] = np.array(found)
+    assert loss["barriers"].mean() > 0.05
+    assert (loss["barriers"] > 0.01).sum() >= 6
+    assert loss["scattered"].max() < 0.001
