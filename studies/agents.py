@@ -61,8 +61,6 @@ PRESETS = (
     "circle-ppo-recovery",
     "gather_binding-ppo-unconstrained",
     "gather_binding-ppo-backward",
-    "gather_binding-ppo-recovery",
-    "gather_binding-ppo-predictive",
 )
 
 

@@ -56,8 +56,8 @@ from .agents import exact_values
 
 ROOT = Path(__file__).parents[1]
 OUTPUT = ROOT / "results" / "experiments"
-OPTIMUM = "grid-optimum"
-"""The one arm that trains nothing: the exact optima of the grid world's layouts."""
+OPTIMUM = "-optimum"
+"""How the arms are called that train nothing, after their task: the exact optima of a grid world's layouts."""
 
 COLUMNS = (
     "Step", "Seed", "EpRet", "EpCost", "EpLen", "ViolationRate", "Episodes", "LagrangeMultiplier",
@@ -91,7 +91,7 @@ class Figure:
         """The arms by panel, ``<task>-<algorithm>``."""
         table: dict[str, tuple[str, ...]] = {}
         for arm in self.arms:
-            if arm != OPTIMUM:
+            if not arm.endswith(OPTIMUM):
                 panel = arm.rpartition("-")[0]
                 table[panel] = (*table.get(panel, ()), arm)
         return table
@@ -106,11 +106,18 @@ def _beyond(task: str) -> Figure:
     return Figure("Which part of a method does the work: the state-wise rule, or the price of cost?", arms)
 
 
+def _beyond_grid(task: str) -> Figure:
+    warmed = ("lyapunov", "backward", "safeguarded", "backward_alone", "recovery", "penalty", "lagrangian", "pid")
+    arms = _named((task,), ("sarsa",), ("unconstrained", *(f"{method}_warm" for method in warmed)))
+    caption = "What warm-up, safeguard, penalty and multipliers bring on the grid world, beside the exact optimum."
+    return Figure(caption, (*arms, f"{task}{OPTIMUM}"))
+
+
 FIGURES: Mapping[str, Figure] = MappingProxyType(
     {
         "grid": Figure(
             "Figure 1 of the paper: SARSA with backward values keeps the limit better than Lyapunov, at some return.",
-            (*_named(("grid",), ("sarsa",), (*_PAPER, "lyapunov_warm", "backward_warm")), OPTIMUM),
+            (*_named(("grid",), ("sarsa",), (*_PAPER, "lyapunov_warm", "backward_warm")), f"grid{OPTIMUM}"),
         ),
         "a2c": Figure(
             "Figure 2 of the paper: A2C with backward values keeps the limit for most of the training, Lyapunov less.",
@@ -124,20 +131,8 @@ FIGURES: Mapping[str, Figure] = MappingProxyType(
             "Appendix J of the paper: PPO whose proposal is mixed with the previous actor's, beside the plain layer.",
             _named(("gather", "gather_binding", "cheetah"), ("ppo",), (*_PAPER, "target")),
         ),
-        "beyond_grid": Figure(
-            "What warm-up, safeguard, penalty and multipliers bring on the grid world, beside the exact optimum.",
-            (
-                *_named(
-                    ("grid",),
-                    ("sarsa",),
-                    (
-                        "unconstrained", "lyapunov_warm", "backward_warm", "safeguarded_warm", "backward_alone_warm",
-                        "recovery_warm", "penalty_warm", "lagrangian_warm", "pid_warm",
-                    ),
-                ),
-                OPTIMUM,
-            ),
-        ),
+        "beyond_grid": _beyond_grid("grid"),
+        "beyond_conflict": _beyond_grid("grid_conflict"),
         "beyond_circle": _beyond("circle"),
         "beyond_gather": _beyond("gather_binding"),
         "beyond_cheetah": _beyond("cheetah"),
@@ -145,7 +140,7 @@ FIGURES: Mapping[str, Figure] = MappingProxyType(
 )  # fmt: skip
 """The figures by name. A curve is added by adding a preset's name."""
 
-N_RUNS = {"grid": 20}
+N_RUNS = {"grid": 20, "grid_conflict": 20}
 """Seeds of a task's arms, by task; ten where it is not listed."""
 FIRST_SEED = {"gather_binding-ppo": 300}
 """The first seed where settings were chosen on seeds from 100 on, by task and algorithm; 100 where it is not listed."""
@@ -215,8 +210,8 @@ def config_of(name: str, is_smoke: bool = False) -> Config:
     Raises:
         KeyError: no such preset.
     """
-    config = replace(preset("grid-sarsa-unconstrained" if name == OPTIMUM else name), name=name)
     task, algorithm, *_ = name.split("-")
+    config = replace(preset(f"{task}-sarsa-unconstrained" if name.endswith(OPTIMUM) else name), name=name)
     steps = N_ENV_STEPS.get(task, config.n_env_steps)
     sized = replace(
         config, n_runs=N_RUNS.get(task, 10), seed=FIRST_SEED.get(f"{task}-{algorithm}", 100), n_env_steps=steps,
@@ -239,7 +234,7 @@ def work(arm: Arm, is_stopped: Callable[[], bool] = lambda: False) -> Outcome:
     # What this process has loaded may be newer than what the first one has; on other machines there is no history.
     arm = replace(arm, commit=current_commit() or arm.commit)
     try:
-        text = optimum_table(arm) if arm.name == OPTIMUM else training_table(arm, is_stopped)
+        text = optimum_table(arm) if arm.name.endswith(OPTIMUM) else training_table(arm, is_stopped)
     except InterruptedArmError as error:
         return Outcome(arm.name, error=str(error))
     except Exception:

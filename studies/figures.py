@@ -33,7 +33,8 @@ from .experiments import FIGURES, OPTIMUM, OUTPUT, ROOT, Figure, read_columns, r
 POLICIES = {"training": "", "sampled": "Sampled", "greedy": "Greedy", "exact": "Exact"}
 """Whose episodes: the training's, an evaluation's of the sampled or the deterministic policy, or its exact means."""
 TASKS = {
-    "grid": "Grid world", "gather": "Point-Gather", "gather_binding": "Point-Gather, binding",
+    "grid": "Grid world", "grid_conflict": "Grid world, conflict",
+    "gather": "Point-Gather", "gather_binding": "Point-Gather, binding",
     "cheetah": "Safe-Cheetah", "circle": "Point-Circle",
 }  # fmt: skip
 
@@ -72,13 +73,19 @@ class ArmTable:
     def summary(self, policy: str) -> Summary:
         """Return what the runs came to, by the episodes of one of ``POLICIES``."""
         prefix = POLICIES[policy]
-        names = [f"{prefix}EpRet", f"{prefix}EpCost", f"{prefix}ViolationRate"]
-        step, cost = self.curve(names[1])
-        known = {name: self.curve(name)[1] for name in names if self.has(name)}
-        unknown = np.full_like(cost, np.nan)
+        step, cost = by_run(self.column["Step"], self.column["Seed"], self.column[f"{prefix}EpCost"])
+        # Points where no run finished an episode, or was evaluated.
+        has_data = ~np.isnan(cost).all(axis=1)
+
+        def values(metric: str) -> Any:
+            if metric not in self.column:
+                return np.full_like(cost, np.nan)[has_data]
+            return by_run(self.column["Step"], self.column["Seed"], self.column[metric])[1][has_data]
+
         # Every evaluation has as many episodes.
-        n_episodes = self.curve("Episodes")[1] if policy == "training" else 1.0
-        return summarised(step, known[names[0]], cost, known.get(names[2], unknown), n_episodes, self.limit)
+        n_episodes = values("Episodes") if policy == "training" else 1.0
+        ret, rate = values(f"{prefix}EpRet"), values(f"{prefix}ViolationRate")
+        return summarised(step[has_data], ret, cost[has_data], rate, n_episodes, self.limit)
 
 
 def tables_of(figure: Figure, folder: Path) -> tuple[dict[str, ArmTable], list[str]]:
@@ -88,12 +95,10 @@ def tables_of(figure: Figure, folder: Path) -> tuple[dict[str, ArmTable], list[s
     return {name: ArmTable.read(folder / f"{name}.csv") for name in there}, [n for n in names if n not in there]
 
 
-def best_return(folder: Path) -> float:
-    """Return the mean over layouts of the grid world's best return within the limit; NaN without a table, or one."""
-    path = folder / f"{OPTIMUM}.csv"
-    if not path.exists():
-        return float("nan")
-    return float(read_columns(path)["FeasibleEpRet"].mean())
+def best_return(task: str, folder: Path) -> float:
+    """Return the mean over a grid world's layouts of the best return within the limit, or NaN."""
+    path = folder / f"{task}{OPTIMUM}.csv"
+    return float(read_columns(path)["FeasibleEpRet"].mean()) if path.exists() else float("nan")
 
 
 def drawn(figure: Figure, folder: Path, policy: str = "training", smoothing: float = 0.0) -> Picture:
@@ -115,8 +120,8 @@ def drawn(figure: Figure, folder: Path, policy: str = "training", smoothing: flo
             for name in shown
         }
         limit[title] = tables[shown[0]].limit
-        if task == "grid" and np.isfinite(best_return(folder)):
-            best[title] = best_return(folder)
+        if np.isfinite(best_return(task, folder)):
+            best[title] = best_return(task, folder)
     if not panels:
         raise FileNotFoundError(f"no arm of this figure has a table in {folder}; python -m studies.experiments.")
     with mpl.rc_context():

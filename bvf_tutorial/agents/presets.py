@@ -1,7 +1,7 @@
 """This file knows the presets: every task with every algorithm and safety method, with settings that learn.
 
 A preset is data, never a special case in code: ``<task>-<algorithm>-<method>`` names one cell of the product. Settings
-of a task are the same for all of its methods.
+of a task are the same for all of its methods; ``<method>_tuned`` has the gains that the tuning chose (``tuned``).
 """
 
 import difflib
@@ -13,8 +13,9 @@ from typing import Any
 from .algorithms import ALGORITHMS, Algorithm
 from .config import Config, EnvironmentConfig
 from .constraints import CONSTRAINTS, Constraint
+from .tuned import TUNED, warmed
 
-__all__ = ["ENVIRONMENTS", "PRESETS", "figure_of", "preset", "warmed"]
+__all__ = ["ENVIRONMENTS", "PRESETS", "figure_of", "preset"]
 
 ENVIRONMENTS: Mapping[str, EnvironmentConfig] = MappingProxyType(
     {
@@ -31,6 +32,7 @@ ENVIRONMENTS: Mapping[str, EnvironmentConfig] = MappingProxyType(
 """The tasks as they are trained here; chapter 12 defines them."""
 
 _GRIDS = ("grid", "grid_conflict")
+_CONTINUOUS = ("a2c", "a2c_short", "ppo", "a2c_paper", "ppo_paper")
 _HORIZON = {"circle": 65, "gather": 15, "gather_binding": 15, "cheetah": 200}
 _COST_SCALE = {"circle": 0.1, "gather": 1.0, "gather_binding": 1.0, "cheetah": 0.02}
 _FASTER = {"learning_rate": 2e-3, "critic_learning_rate": 2e-3, "final_learning_rate": 0.15, "log_std": -1.5}
@@ -46,6 +48,8 @@ _CHANGES: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("circle", "ppo"): {**_FASTER, "minibatches": 6},
     ("gather", "ppo"): _WIDER,
     ("gather_binding", "ppo"): _WIDER,
+    ("circle", "a2c_short"): {"n_steps": 11, "log_std": -1.5},
+    ("cheetah", "a2c_short"): {"n_steps": 20, "is_observation_standardised": True},
     ("cheetah", "ppo"): {"is_observation_standardised": True, "minibatches": 16},
     ("cheetah", "ppo_paper"): {"is_observation_standardised": True, "minibatches": 16},
     ("cheetah", "a2c"): {"is_observation_standardised": True},
@@ -74,7 +78,7 @@ _FIGURE = {
 def figure_of(name: str) -> str:
     """Return the figure of the paper in which a preset's curve stands, or "" for a curve that the paper has not."""
     task, algorithm, method = name.split("-")
-    figure = _FIGURE.get((task, algorithm.removesuffix("_paper")), "")
+    figure = _FIGURE.get((task, algorithm.partition("_")[0]), "")
     if method == "target":
         return "appendix J" if figure == "figure 3" else ""
     return figure if method in ("unconstrained", "backward", "lyapunov") else ""
@@ -89,24 +93,20 @@ def _tuned(task: str, name: str) -> Algorithm:
     return replace(algorithm, **changes)
 
 
-def warmed(constraint: Constraint) -> Constraint:
-    """Return a method that SARSA can start from scratch with on the grid world: it acts after the exploration.
-
-    Until then the policy is near uniform and the state-wise set empty almost everywhere; and where it is empty, cost
-    then has a finite price in place of an infinite one, which would make the agent avoid the goal (chapter 13).
-    """
-    gains = replace(constraint.multiplier, recovery=5.0, fixed=5.0)
-    return replace(constraint, warm_up=200_000, fallback_multiplier=5.0, multiplier=gains)
+def _methods(task: str) -> dict[str, Constraint]:
+    """Return the safety methods of a task: as named, as SARSA can start with them, and with tuned gains."""
+    kind = task if task in _GRIDS else "continuous"
+    methods = dict(CONSTRAINTS) | {f"{name}_tuned": each for name, each in TUNED[kind].items()}
+    if task in _GRIDS:
+        methods |= {f"{name}_warm": warmed(each) for name, each in CONSTRAINTS.items() if each.needs_cost}
+    return methods
 
 
 def _presets() -> dict[str, Config]:
     table = {}
     for task, environment in ENVIRONMENTS.items():
-        for algorithm in ("sarsa", "sarsa_annealed") if task in _GRIDS else ("a2c", "ppo", "a2c_paper", "ppo_paper"):
-            methods = dict(CONSTRAINTS)
-            if task in _GRIDS:
-                methods |= {f"{name}_warm": warmed(each) for name, each in CONSTRAINTS.items() if each.needs_cost}
-            for method, constraint in methods.items():
+        for algorithm in ("sarsa", "sarsa_tuned") if task in _GRIDS else _CONTINUOUS:
+            for method, constraint in _methods(task).items():
                 name = f"{task}-{algorithm}-{method}"
                 steps = _N_ENV_STEPS[task] // (2 if algorithm.startswith("a2c") else 1)
                 table[name] = Config(

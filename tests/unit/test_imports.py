@@ -14,11 +14,12 @@ PACKAGE = Path(__file__).parents[2] / "bvf_tutorial"
 
 # A file may import from its own room and from rooms further left: mathematics, tasks, pictures.
 ROOMS = {
-    "tabular": 0, "halfspace": 0, "envs": 1, "plotting": 2, "widgets": 2, "agents": 2, "api": 3, "cli": 4, "__main__": 5
+    "tabular": 0, "halfspace": 0, "statistics": 0, "envs": 1, "plotting": 2, "widgets": 2, "agents": 2, "api": 3, "cli": 4, "__main__": 5
 }  # fmt: skip
 ALLOWED_OUTSIDE = {
     "tabular": {"numpy", "scipy"},
     "halfspace": {"torch"},
+    "statistics": {"numpy", "scipy"},
     "envs": {
         "numpy",
         "scipy",
@@ -51,18 +52,19 @@ ORDER = {
     ],
     "agents": [
         "returns", "multipliers", "constraints", "estimators", "rollout", "learner", "sarsa", "actor_critic", "algorithms",
-        "evaluate", "train", "config", "presets", "plain", "storage", "metrics", "runs", "replay", "sweeps",
+        "evaluate", "train", "config", "tuned", "presets", "plain", "storage", "metrics", "runs", "replay", "sweeps",
     ],
 }  # fmt: skip
 # Lines, half of them documentation: equations, shapes, units, errors. Raise a limit for a new capability, not for an old one.
 MOST_LINES = {
     "tabular": 4500,
-    "envs": 4300,
+    "envs": 4400,
     "agents": 3400,
     "api": 900,
     "cli": 700,
     "halfspace": 450,
-    "plotting": 450,
+    "statistics": 450,
+    "plotting": 520,
     "widgets": 250,
     "__init__": 20,
 }
