@@ -286,15 +286,16 @@ def method_style(names: Sequence[str]) -> dict[str, tuple[str, Any]]:
     """Return colour and line of safety methods by name, the same in every figure; up to four new ones are grey.
 
     Args:
-        names: of ``agents.CONSTRAINTS``, or presets, which end in one; ``_warm`` ones have longer dashes.
+        names: of ``agents.CONSTRAINTS``, or presets, which end in one; ``_warm`` and ``_tuned`` ones have longer dashes.
     """
     style, n_unknown = {}, 0
     for name in names:
         method = name.rpartition("-")[2]
-        colour, line = METHODS.get(method.removesuffix("_warm"), ("grey", ("-", "-.", ":", "--")[n_unknown % 4]))
+        plain = method.removesuffix("_warm").removesuffix("_tuned")
+        colour, line = METHODS.get(plain, ("grey", ("-", "-.", ":", "--")[n_unknown % 4]))
         n_unknown += colour == "grey"
-        warm = {"-": (0, (8, 1.5)), "-.": (0, (8, 1.5, 1, 1.5)), ":": (0, (1, 3))}
-        style[name] = (COLORS[colour], warm.get(line, line) if method.endswith("_warm") else line)
+        longer = {"-": (0, (8, 1.5)), "-.": (0, (8, 1.5, 1, 1.5)), ":": (0, (1, 3))}
+        style[name] = (COLORS[colour], longer.get(line, line) if method != plain else line)
     return style
 
 

@@ -50,6 +50,7 @@ from bvf_tutorial.agents import Config, Constraint, EnvironmentConfig, Sarsa, Tr
 from bvf_tutorial.agents.plain import flat, to_plain
 from bvf_tutorial.agents.storage import load_checkpoint, locked, save_checkpoint, write_atomically
 from bvf_tutorial.agents.train import Row
+from bvf_tutorial.agents.tuned import TUNED
 from bvf_tutorial.envs import GridTask
 
 from .agents import exact_values
@@ -69,8 +70,6 @@ OPTIMUM_COLUMNS = ("Seed", "BestEpRet", "BestEpCost", "FeasibleEpRet", "Feasible
 """Of the optima's table: without a limit, then within it (empty where no policy is), and the limit's price."""
 
 _PAPER = ("unconstrained", "lyapunov", "backward")
-_ABLATIONS = ("backward_alone", "recovery", "penalty", "forward_weight")
-_BEYOND = ("safeguarded", "backward_weight", "predictive", "pid", "lagrangian")
 _TASKS = ("gather", "gather_binding", "cheetah", "circle")
 
 
@@ -101,16 +100,16 @@ def _named(tasks: Sequence[str], algorithms: Sequence[str], methods: Sequence[st
     return tuple(f"{task}-{algorithm}-{method}" for task in tasks for algorithm in algorithms for method in methods)
 
 
-def _beyond(task: str) -> Figure:
-    arms = _named((task,), ("a2c", "ppo"), (*_PAPER, *_BEYOND, *_ABLATIONS))
-    return Figure("Which part of a method does the work: the state-wise rule, or the price of cost?", arms)
+def _beyond(task: str, a2c: str) -> Figure:
+    methods = ("unconstrained", "backward_alone", *(f"{name}_tuned" for name in TUNED["continuous"]))
+    caption = "Which part of a method does the work, at equal tuning: the state-wise rule, or the price of cost?"
+    return Figure(caption, _named((task,), (a2c, "ppo"), methods))
 
 
 def _beyond_grid(task: str) -> Figure:
-    warmed = ("lyapunov", "backward", "safeguarded", "backward_alone", "recovery", "penalty", "lagrangian", "pid")
-    arms = _named((task,), ("sarsa",), ("unconstrained", *(f"{method}_warm" for method in warmed)))
-    caption = "What warm-up, safeguard, penalty and multipliers bring on the grid world, beside the exact optimum."
-    return Figure(caption, (*arms, f"{task}{OPTIMUM}"))
+    methods = ("unconstrained", *(f"{name}_tuned" for name in TUNED[task]))
+    caption = "What safeguard, penalty and recovery bring on the grid world at equal tuning, beside the exact optimum."
+    return Figure(caption, (*_named((task,), ("sarsa_tuned",), methods), f"{task}{OPTIMUM}"))
 
 
 FIGURES: Mapping[str, Figure] = MappingProxyType(
@@ -133,9 +132,9 @@ FIGURES: Mapping[str, Figure] = MappingProxyType(
         ),
         "beyond_grid": _beyond_grid("grid"),
         "beyond_conflict": _beyond_grid("grid_conflict"),
-        "beyond_circle": _beyond("circle"),
-        "beyond_gather": _beyond("gather_binding"),
-        "beyond_cheetah": _beyond("cheetah"),
+        "beyond_circle": _beyond("circle", "a2c_short"),
+        "beyond_gather": _beyond("gather_binding", "a2c"),
+        "beyond_cheetah": _beyond("cheetah", "a2c_short"),
     }
 )  # fmt: skip
 """The figures by name. A curve is added by adding a preset's name."""

@@ -2,8 +2,8 @@
 
 The rule was fixed before the first training. Of a method's candidates, take the one with the largest mean return over
 the second half of the training, among those whose log points after the first quarter are over the limit at most one
-time in twenty; if there is none, the one that is over least often. On the grid world, returns and costs are exact ones
-of the greedy policy. The chosen settings stand in ``bvf_tutorial.agents.presets``; a test compares them with the table.
+time in twenty; if there is none, the one that is over least often. The chosen settings stand in
+``bvf_tutorial.agents.tuned``; a test compares them with the table.
 
 Finished candidates are skipped. Usage: ``python -m studies.tuning [--only REGEX] [--output CSV]``.
 """
@@ -30,12 +30,12 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from bvf_tutorial.agents import Config, Sarsa, make_trainer, preset
+from bvf_tutorial.agents import Config, make_trainer, preset
 from bvf_tutorial.agents.plain import changed
 from bvf_tutorial.agents.storage import write_atomically
 from bvf_tutorial.agents.train import Row
 
-from .agents import exact_values, read
+from .agents import read
 from .experiments import current_commit
 
 OUTPUT = Path(__file__).parents[1] / "results" / "tuning.csv"
@@ -64,7 +64,7 @@ class Problem:
 
 def _candidates(**settings: Sequence[Any]) -> tuple[dict[str, Any], ...]:
     """Return four candidates: the lists' first entries, their second ones, ..."""
-    keys = {"margin": "constraint.cost_limit_margin", "fallback": "constraint.fallback_multiplier"}
+    keys = {"margin": "constraint.cost_limit_margin"}
     names = [keys.get(key, f"constraint.multiplier.{key}") for key in settings]
     table = tuple(dict(zip(names, values, strict=True)) for values in zip(*settings.values(), strict=True))
     assert len(table) == 4, "the same budget for every method"
@@ -74,18 +74,6 @@ def _candidates(**settings: Sequence[Any]) -> tuple[dict[str, Any], ...]:
 _SWITCH = _candidates(margin=(0.0, 0.25, 0.0, 0.25), recovery=("inf", "inf", 3.0, 3.0))
 _QUARTER = (0.25,) * 4
 _PID = _candidates(margin=_QUARTER, initial=(0.0, 3.0, 5.0, 5.0), integral=(0.05, 0.1, 0.1, 0.2))
-
-
-def _priced(*price: float) -> dict[str, Sequence[Mapping[str, Any]]]:
-    """Return the candidates of the grid worlds: prices of cost in rewards, where a method has none of its own."""
-    elsewhere = _candidates(recovery=price, fallback=price)
-    return {
-        "backward_tuned": elsewhere,
-        "safeguarded_tuned": elsewhere,
-        "lyapunov_tuned": elsewhere,
-        "recovery_tuned": _candidates(recovery=price),
-        "penalty_tuned": _candidates(fixed=price),
-    }
 
 
 PROBLEMS: Mapping[str, Problem] = MappingProxyType(
@@ -106,25 +94,16 @@ PROBLEMS: Mapping[str, Problem] = MappingProxyType(
                 "lyapunov": _SWITCH,
             },
         ),
-        "grid-sarsa_tuned": Problem(5, 400_000, _priced(1.0, 2.0, 5.0, 20.0)),
-        "grid_conflict-sarsa_tuned": Problem(5, 400_000, _priced(0.2, 0.5, 1.0, 2.0)),
     }
 )
 """Problems by name, ``<task>-<algorithm>``."""
 
 
 def trained(config: Config) -> tuple[list[Row], float]:
-    """Return the rows of a training, exact on the grid world, and the limit."""
+    """Return the rows of a training, and the limit."""
     trainer, rows = make_trainer(config), []
     while not trainer.is_finished:
-        new = trainer.advance()
-        if new and isinstance(trainer.learner, Sarsa):
-            exact = exact_values(trainer)
-            new = [
-                row | {"EpRet": exact["ExactEpRet"][run], "EpCost": exact["ExactEpCost"][run]}
-                for run, row in enumerate(new)
-            ]
-        rows += new
+        rows += trainer.advance()
     return rows, trainer.learner.setting.cost_limit
 
 

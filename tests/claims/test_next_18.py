@@ -67,6 +67,7 @@ def test_the_tail_bound_is_the_worst_of_cantelli(k: float) -> None:
 
 
 @pytest.mark.claim("prop-pasts-mix")
+@settings(max_examples=25)
 @given(st.data(), st.lists(st.floats(0.05, 1.0), min_size=2, max_size=3))
 def test_what_a_buffer_holds(data: st.DataObject, weights: list[float]) -> None:
     """TD's kernel is built from pooled rates; Monte Carlo's mean from each policy's own reversal."""
@@ -136,6 +137,7 @@ def test_weights_on_the_past_path_by_path(seed: int) -> None:
 
 
 @pytest.mark.claim("prop-past-weights")
+@settings(max_examples=25)
 @given(st.data())
 def test_variance_is_finite_by_the_radius(data: st.DataObject) -> None:
     """Below 1 the second moments of single visits sum to a solve; from 1 on their partial sums never slow down."""
@@ -277,7 +279,7 @@ def test_without_a_clock_the_stationary_mean_does_not_count() -> None:
 def test_the_next_policy_pays_at_each_decision(seed: int, other: int, room: float) -> None:
     """At limits that leave every deciding state at least one action, with a wrong past."""
     cmdp = tb.random_layered_cmdp(np.random.default_rng(seed), horizon=3, width=3)
-    error = np.random.default_rng(other).normal(size=cmdp.n_states) * 0.3
+    error = np.random.default_rng(other).uniform(-1.0, 0.2, cmdp.n_states)
     decides = (cmdp.transition.sum(axis=2) > 0).any(axis=1)
     seen = tb.evaluate(cmdp, tb.uniform_policy(cmdp))
     least = seen.cost_q.min(axis=1) + seen.backward - cmdp.cost + error
@@ -306,7 +308,7 @@ def test_an_error_paid_at_each_decision_is_attained(n: int, risk: float, epsilon
 
 
 @pytest.mark.claim("prop-slack-price")
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(SEED, st.floats(0.01, 0.5))
 def test_maximisers_of_the_barrier(seed: int, barrier: float) -> None:
     """The maximiser found along the exact frontier, a concave search that never computes the price mu / s."""
@@ -329,6 +331,7 @@ def test_maximisers_of_the_barrier(seed: int, barrier: float) -> None:
 
 
 @pytest.mark.claim("prop-slack-price")
+@settings(max_examples=20)
 @given(SEED, st.floats(0.1, 5.0))
 def test_a_best_response_certifies_itself(seed: int, price: float) -> None:
     """A best response to any price, if feasible, is greedy for mu / s with mu = price times slack; so the gap is mu."""
@@ -339,6 +342,7 @@ def test_a_best_response_certifies_itself(seed: int, price: float) -> None:
 
 
 @pytest.mark.claim("prop-slack-price")
+@settings(max_examples=20)
 @given(SEED, SEED)
 def test_a_short_tilt_raises_return_and_barrier(seed: int, other: int) -> None:
     """Against differences of exact evaluations: both rates, and that both are positive for a small barrier."""
@@ -392,6 +396,7 @@ def test_the_integral_keeps_accounts(seed: int, gain: float, initial: float, n: 
 
 
 @pytest.mark.claim("prop-differential-blind")
+@settings(max_examples=20)
 @given(st.data(), st.floats(0.0, 10.0))
 def test_differences_do_not_know_the_rate(data: st.DataObject, more: float) -> None:
     chain = data.draw(continuing_chains(max_states=5))
@@ -414,7 +419,7 @@ def test_differences_do_not_know_the_rate(data: st.DataObject, more: float) -> N
     window = np.zeros(eta.size)
     for c in (chain, back):
         ahead = cost - eta @ cost
-        for _ in range(3000):
+        for _ in range(2000):
             window, ahead = window + ahead, c.transition @ ahead
     np.testing.assert_allclose(window - (cost - eta @ cost), found, atol=1e-7 * scale)
 
