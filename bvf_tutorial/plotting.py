@@ -286,7 +286,7 @@ def method_style(names: Sequence[str]) -> dict[str, tuple[str, Any]]:
     """Return colour and line of safety methods by name, the same in every figure; up to four new ones are grey.
 
     Args:
-        names: of ``agents.CONSTRAINTS``, or presets, which end in one; ``_warm`` and ``_tuned`` ones have longer dashes.
+        names: of ``agents.CONSTRAINTS``, or presets, which end in one; ``_warm`` and ``_tuned``: longer dashes.
     """
     style, n_unknown = {}, 0
     for name in names:

@@ -143,8 +143,9 @@ N_RUNS = {"grid": 20, "grid_conflict": 20}
 """Seeds of a task's arms, by task; ten where it is not listed."""
 FIRST_SEED = {"gather_binding-ppo": 300}
 """The first seed where settings were chosen on seeds from 100 on, by task and algorithm; 100 where it is not listed."""
-N_ENV_STEPS = {"grid": 4_000_000}
-"""Environment steps per run where they are not the preset's, by task; here about the paper's 200,000 episodes."""
+N_ENV_STEPS = {"grid-sarsa": 4_000_000, "grid-sarsa_tuned": 1_000_000}
+"""Environment steps per run where they are not the preset's, by task and algorithm; the first is about the paper's
+200,000 episodes."""
 N_EVALUATIONS = 20
 """Evaluations per run."""
 CHECKPOINT_SECONDS = 60.0
@@ -211,7 +212,7 @@ def config_of(name: str, is_smoke: bool = False) -> Config:
     """
     task, algorithm, *_ = name.split("-")
     config = replace(preset(f"{task}-sarsa-unconstrained" if name.endswith(OPTIMUM) else name), name=name)
-    steps = N_ENV_STEPS.get(task, config.n_env_steps)
+    steps = N_ENV_STEPS.get(f"{task}-{algorithm}", config.n_env_steps)
     sized = replace(
         config, n_runs=N_RUNS.get(task, 10), seed=FIRST_SEED.get(f"{task}-{algorithm}", 100), n_env_steps=steps,
         log_every=steps // 40, evaluate_every=steps // N_EVALUATIONS,
