@@ -96,7 +96,7 @@ def bootstrap_interval(
         seed: of the resampling, so that a table can be drawn again.
 
     Returns:
-        Both ends; NaN where a stratum has fewer than two runs: there is no interval.
+        Both ends; NaN where a stratum has fewer than two runs, which give no interval.
     """
     from scipy import stats
 
