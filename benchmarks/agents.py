@@ -38,6 +38,8 @@ from torch import Tensor
 
 from bvf_tutorial.agents import ActorCriticConfig, Stack, Trainer, make_trainer, preset
 
+N_ENVS = 20
+"""Worlds per run, of every row: a preset of its own number would compare batches, not learners."""
 HAS_SB3 = importlib.util.find_spec("stable_baselines3") is not None
 # Row -> preset, runs, and the target in environment steps per CPU-second (0 for none).
 OURS: dict[str, tuple[str, int, int]] = {
@@ -84,7 +86,7 @@ class Runner:
 
 def ours(name: str, n_runs: int) -> Runner:
     """Return a training of ours, its three parts timed."""
-    trainer = make_trainer(preset(name, n_runs=n_runs, n_env_steps=10**9, evaluate_every=0))
+    trainer = make_trainer(preset(name, n_runs=n_runs, n_envs=N_ENVS, n_env_steps=10**9, evaluate_every=0))
     runner = Runner(trainer.advance, trainer.learner.n_steps * trainer.env.n_envs * n_runs)
     runner.floor = lambda: floor(trainer)
     learner = trainer.learner
@@ -145,12 +147,12 @@ def stable_baselines3(task: str, kind: str, worlds: str) -> Runner:
     config = preset(f"{task}-{kind.lower()}-unconstrained")
     algorithm: Any = config.algorithm
     if worlds == "our worlds":
-        env = batched(config.environment.make(20, 1))
+        env = batched(config.environment.make(N_ENVS, 1))
     else:
         spec = config.environment
         options = {"is_time_aware": spec.is_time_aware, "time_limit": spec.time_limit, **spec.options}
         env = make_vec_env(
-            lambda: gymnasium.make(f"bvf_tutorial.envs:bvf/{spec.name}-v0", **options), n_envs=20, seed=0
+            lambda: gymnasium.make(f"bvf_tutorial.envs:bvf/{spec.name}-v0", **options), n_envs=N_ENVS, seed=0
         )
     n_steps = algorithm.n_steps - 1  # its restart takes no step of its own
     common = {
@@ -159,11 +161,11 @@ def stable_baselines3(task: str, kind: str, worlds: str) -> Runner:
         "device": "cpu", "seed": 0,
     }  # fmt: skip
     if kind == "PPO":
-        batch = -(-n_steps * 20 // algorithm.minibatches)
+        batch = -(-n_steps * N_ENVS // algorithm.minibatches)
         model: Any = sb3.PPO("MlpPolicy", env, batch_size=batch, n_epochs=algorithm.epochs, **common)
     else:
         model = sb3.A2C("MlpPolicy", env, **common)
-    size = n_steps * 20
+    size = n_steps * N_ENVS
     return Runner(lambda: model.learn(size, reset_num_timesteps=False), size)
 
 
