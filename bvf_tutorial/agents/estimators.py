@@ -20,7 +20,8 @@ __all__ = ["Initialisation", "Moments", "Stack", "clip_by_run", "mean_by_run", "
 Initialisation = Literal["orthogonal", "uniform", "normal"]
 """How weights start; see ``Stack``."""
 
-_ACTIVATION = {"tanh": torch.tanh, "relu": torch.relu}
+# In place: what they act on is a fresh sum that nothing else reads, and a copy costs a tenth of an update.
+_ACTIVATION = {"tanh": torch.tanh_, "relu": torch.relu_}
 
 
 def _generator(seed: int, role: str) -> torch.Generator:
