@@ -39,10 +39,16 @@ def tuned(constraint: Constraint, margin: float = 0.0, **gains: Any) -> Constrai
 
 _CAREFUL: Mapping[str, Any] = {"margin": 0.25, "initial": 5.0, "integral": 0.2}
 _CONTINUOUS: Mapping[str, Mapping[str, Any]] = {
-    "predictive": _CAREFUL,
     "backward_weight": _CAREFUL,
+    "predictive": _CAREFUL,
     "forward_weight": _CAREFUL,
-    "pid": _CAREFUL,
+    "pid": {"margin": 0.25},
+    "backward": {"margin": 0.25},
+    "recovery": {"margin": 0.25},
+    "lagrangian": {"margin": 0.25, "initial": 5.0, "rate": 0.1},
+    "penalty": {"fixed": 2.0},
+    "safeguarded": {"margin": 0.25, "recovery": 3.0},
+    "lyapunov": {"margin": 0.25},
 }
 _GRID_METHODS = ("backward", "safeguarded", "lyapunov", "recovery", "penalty")
 _GRID_PRICE = {"grid": 5.0, "grid_conflict": 2.0}
