@@ -100,14 +100,13 @@ def test_the_exact_backward_value_is_a_fixed_point(
 def test_learned_backward_values_and_cost_q_agree_with_the_exact_ones(gamma: float) -> None:
     """Adam with a falling rate, the tables averaged over the second half; the mean of 10 runs is known to 2%."""
     name = "random"
-    config = SarsaConfig(hidden=(32,), cost_gamma=gamma, cost_learning_rate=1e-2, cost_scale=0.1)
+    config = SarsaConfig(
+        hidden=(32,), cost_gamma=gamma, cost_learning_rate=1e-2, final_learning_rate=0.1, cost_scale=0.1
+    )
     trainer = fixed(name, config, 600, n_runs=10, n_envs=20)
     learner, kept = trainer.learner, []
     assert isinstance(learner, Sarsa)
     for update in range(600):
-        rate = 1e-2 if update < 200 else 1e-3
-        for group in learner.optimiser.param_groups:
-            group["lr"] = rate
         trainer.advance()
         if update >= 300:
             kept.append({key: value.clone() for key, value in learner._shown.items()})
