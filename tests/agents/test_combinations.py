@@ -12,6 +12,7 @@ from bvf_tutorial.agents import CONSTRAINTS, ENVIRONMENTS, PRESETS, ActorCriticC
 
 LIMITS = {  # of the same task: nothing may cost, the published limit or one that binds, and one that never binds
     "grid": (0.0, 20.0, 1e4),
+    "grid_conflict": (0.0, 20.0, 1e4),
     "circle": (0.0, 10.0, 1e4),
     "gather": (0.0, 0.4, 1e4),
     "gather_binding": (0.0, 0.4, 1e4),
@@ -20,7 +21,7 @@ LIMITS = {  # of the same task: nothing may cost, the published limit or one tha
 GRID = [
     (task, algorithm, method)
     for task in ENVIRONMENTS
-    for algorithm in (("sarsa",) if task == "grid" else ("a2c", "ppo"))
+    for algorithm in (("sarsa",) if task.startswith("grid") else ("a2c", "ppo"))
     for method in CONSTRAINTS
 ]
 FAST = {
