@@ -421,7 +421,14 @@ def test_an_interrupted_command_leaves_checkpoints(tmp_path: Path) -> None:
         "--processes",
         "2",
     ]
-    process = subprocess.Popen([*command, "--output", str(tmp_path)], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [*command, "--output", str(tmp_path)],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+        # As from a terminal: what a shell starts in the background ignores this signal, and so do its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     caches = [tmp_path / ".cache" / f"circle-a2c-{method}" for method in ("backward", "lyapunov")]
     while not all((cache / "lock").exists() for cache in caches):
         assert process.poll() is None
