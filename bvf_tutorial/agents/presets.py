@@ -84,7 +84,7 @@ def figure_of(name: str) -> str:
     return figure if method in ("unconstrained", "backward", "lyapunov") else ""
 
 
-def _tuned(task: str, name: str) -> Algorithm:
+def _on_task(task: str, name: str) -> Algorithm:
     """Return an algorithm's settings on a task: a rollout is one whole episode and its restart."""
     algorithm = ALGORITHMS[name]
     if task in _GRIDS:
@@ -110,7 +110,7 @@ def _presets() -> dict[str, Config]:
                 name = f"{task}-{algorithm}-{method}"
                 steps = _N_ENV_STEPS[task] // (2 if algorithm.startswith("a2c") else 1)
                 table[name] = Config(
-                    name, environment, _tuned(task, algorithm), constraint, n_envs=_N_ENVS.get((task, algorithm), 20),
+                    name, environment, _on_task(task, algorithm), constraint, n_envs=_N_ENVS.get((task, algorithm), 20),
                     n_env_steps=steps, log_every=steps // 40, evaluate_every=steps // 10,
                 )  # fmt: skip
     return table

@@ -161,7 +161,7 @@ def test_barriers_have_one_gap_each_and_free_columns_between() -> None:
 
 def test_return_and_cost_conflict_between_barriers_and_not_among_scattered_pits() -> None:
     """What the limit costs at best, as a share of the best return; exact."""
-    loss = {}
+    loss, multiplier = {}, {}
     for kind, draw in (("barriers", GridWorld.barriers), ("scattered", GridWorld.random)):
         found = []
         for seed in range(8):
@@ -169,6 +169,10 @@ def test_return_and_cost_conflict_between_barriers_and_not_among_scattered_pits(
             best = tb.evaluate_policy(model, tb.best_response(model, 0.0))[0]
             found.append((best - tb.optimal_policy(model).value) / best)
         loss[kind] = np.array(found)
+        multiplier[kind] = max(tb.optimal_policy(draw(seed).to_cmdp()).multiplier for seed in range(8))
     assert loss["barriers"].mean() > 0.05
     assert (loss["barriers"] > 0.01).sum() >= 6
     assert loss["scattered"].max() < 0.001
+    # The prices of the tuned methods exceed them, so that the priced optimum is feasible.
+    assert multiplier["scattered"] < 5.0
+    assert multiplier["barriers"] < 2.0

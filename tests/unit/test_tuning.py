@@ -34,7 +34,7 @@ def test_what_is_judged() -> None:
     """Eight log points of two runs: the first two are the first quarter, the last four the second half."""
     cost = [[9, 9], [9, 1], [1, 1], [9, 1], [1, 1], [1, 9], [1, 1], [1, 1]]
     rows = [
-        {"Step": step + 1.0, "EpRet": 10.0 * step + run, "EpCost": float(cost[step][run])}
+        {"Step": step + 1.0, "Seed": float(run), "EpRet": 10.0 * step + run, "EpCost": float(cost[step][run])}
         for step in range(8)
         for run in range(2)
     ]
