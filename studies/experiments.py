@@ -73,13 +73,18 @@ _PAPER = ("unconstrained", "lyapunov", "backward")
 _TASKS = ("gather", "gather_binding", "cheetah", "circle")
 
 
+def plain_problem(name: str) -> str:
+    """Return ``<task>-<algorithm>`` of a preset, the same for its versions without a clock and with discounted costs."""
+    return name.rpartition("-")[0].replace("_clockless", "").removesuffix("_discounted")
+
+
 @dataclass(frozen=True)
 class Figure:
     """A figure as data: which arms it shows, and what their curves are shown for.
 
     Attributes:
         caption: the paper's claim, or our question.
-        arms: preset names; arms of one task and algorithm share a panel.
+        arms: preset names; arms of one task and algorithm share a panel, whatever their values know.
     """
 
     caption: str
@@ -91,7 +96,7 @@ class Figure:
         table: dict[str, tuple[str, ...]] = {}
         for arm in self.arms:
             if not arm.endswith(OPTIMUM):
-                panel = arm.rpartition("-")[0]
+                panel = plain_problem(arm)
                 table[panel] = (*table.get(panel, ()), arm)
         return table
 
@@ -100,10 +105,10 @@ def _named(tasks: Sequence[str], algorithms: Sequence[str], methods: Sequence[st
     return tuple(f"{task}-{algorithm}-{method}" for task in tasks for algorithm in algorithms for method in methods)
 
 
-def _beyond(task: str, a2c: str) -> Figure:
-    methods = ("unconstrained", "backward_alone", *(f"{name}_tuned" for name in TUNED["continuous"]))
+def _beyond(task: str) -> Figure:
+    methods = ("unconstrained", "backward_alone", *(f"{name}_tuned" for name in TUNED["ppo"]))
     caption = "Which part of a method does the work, at equal tuning: the state-wise rule, or the price of cost?"
-    return Figure(caption, _named((task,), (a2c, "ppo"), methods))
+    return Figure(caption, _named((task,), ("a2c_tuned", "ppo"), methods))
 
 
 def _beyond_grid(task: str) -> Figure:
@@ -120,7 +125,7 @@ FIGURES: Mapping[str, Figure] = MappingProxyType(
         ),
         "a2c": Figure(
             "Figure 2 of the paper: A2C with backward values keeps the limit for most of the training, Lyapunov less.",
-            _named(_TASKS, ("a2c",), _PAPER),
+            _named(_TASKS, ("a2c_tuned",), _PAPER),
         ),
         "ppo": Figure(
             "Figure 3 of the paper: the same for PPO, except on Point-Circle, where some runs end infeasible.",
@@ -128,13 +133,21 @@ FIGURES: Mapping[str, Figure] = MappingProxyType(
         ),
         "target": Figure(
             "Appendix J of the paper: PPO whose proposal is mixed with the previous actor's, beside the plain layer.",
-            _named(("gather", "gather_binding", "cheetah"), ("ppo",), (*_PAPER, "target")),
+            _named(("gather", "gather_binding", "cheetah"), ("ppo",), (*_PAPER, "lyapunov_target", "target")),
         ),
         "beyond_grid": _beyond_grid("grid"),
         "beyond_conflict": _beyond_grid("grid_conflict"),
-        "beyond_circle": _beyond("circle", "a2c_short"),
-        "beyond_gather": _beyond("gather_binding", "a2c"),
-        "beyond_cheetah": _beyond("cheetah", "a2c_short"),
+        "beyond_circle": _beyond("circle"),
+        "beyond_gather": _beyond("gather_binding"),
+        "beyond_cheetah": _beyond("cheetah"),
+        "values": Figure(
+            "What cost values are worth that do not know the time left, or that discount: not in the limit's unit.",
+            tuple(
+                f"{variant}-backward_tuned"
+                for task in ("circle", "gather_binding", "cheetah")
+                for variant in (f"{task}-ppo", f"{task}_clockless-ppo", f"{task}-ppo_discounted")
+            ),
+        ),
     }
 )  # fmt: skip
 """The figures by name. A curve is added by adding a preset's name."""
@@ -214,7 +227,7 @@ def config_of(name: str, is_smoke: bool = False) -> Config:
     config = replace(preset(f"{task}-sarsa-unconstrained" if name.endswith(OPTIMUM) else name), name=name)
     steps = N_ENV_STEPS.get(f"{task}-{algorithm}", config.n_env_steps)
     sized = replace(
-        config, n_runs=N_RUNS.get(task, 10), seed=FIRST_SEED.get(f"{task}-{algorithm}", 100), n_env_steps=steps,
+        config, n_runs=N_RUNS.get(task, 10), seed=FIRST_SEED.get(plain_problem(name), 100), n_env_steps=steps,
         log_every=steps // 40, evaluate_every=steps // N_EVALUATIONS,
     )  # fmt: skip
     if not is_smoke:

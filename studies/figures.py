@@ -101,6 +101,12 @@ def best_return(task: str, folder: Path) -> float:
     return float(read_columns(path)["FeasibleEpRet"].mean()) if path.exists() else float("nan")
 
 
+def label_of(arm: str) -> str:
+    """Return an arm's method, and what its cost values lack: "backward_tuned, no clock"."""
+    lack = {"_clockless-": ", no clock", "_discounted-": ", discounted"}
+    return arm.rpartition("-")[2] + "".join(text for part, text in lack.items() if part in arm)
+
+
 def drawn(figure: Figure, folder: Path, policy: str = "training", smoothing: float = 0.0) -> Picture:
     """Return the picture of a figure whose arms' tables are in a folder.
 
@@ -114,9 +120,9 @@ def drawn(figure: Figure, folder: Path, policy: str = "training", smoothing: flo
         if not shown:
             continue
         task, algorithm = key.split("-")
-        title = f"{TASKS.get(task, task)}, {algorithm.upper()}"
+        title = f"{TASKS.get(task, task)}, {algorithm.removesuffix('_tuned').upper()}"
         panels[title] = {
-            name: (tables[name].curve(f"{prefix}EpRet", smoothing), tables[name].curve(f"{prefix}EpCost", smoothing))
+            label_of(name): (tables[name].curve(f"{prefix}EpRet", smoothing), tables[name].curve(f"{prefix}EpCost", smoothing))
             for name in shown
         }
         limit[title] = tables[shown[0]].limit

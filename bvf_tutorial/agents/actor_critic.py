@@ -259,9 +259,8 @@ class ActorCritic(Learner):
         if self.constraint.is_weighting:
             cost = by_run(rollout.cost[:-1])
             allowance = self.allowance(cost, by_run(past[:-1]), by_run(cost_value[:-1]))
-            data["price_weight"] = slack_weight(
-                allowance, by_run(cost_value[:-1]), self.constraint.weight_width, weight
-            )
+            width = self.constraint.weight_width * self.cost_unit
+            data["price_weight"] = slack_weight(allowance, by_run(cost_value[:-1]), width, weight)
             metric |= spread(self._stream(allowance - by_run(cost_value[:-1]), rollout))
         if self.constraint.is_projecting:
             metric |= _layer_diagnostics(rollout)
@@ -328,7 +327,7 @@ class ActorCritic(Learner):
         gains, price = self.constraint.multiplier, self.multiplier.value
         if gains.prediction > 0:
             change = self.n_decisions * mean_by_run((ratio - 1) * data["cost_change"], data["weight"])
-            price = predicted_multiplier(gains, price, change, self.setting.cost_limit or 1.0)
+            price = predicted_multiplier(gains, price, change, self.cost_unit)
         price = price[:, None]
         if "price_weight" in data:
             price = price * data["price_weight"]

@@ -29,18 +29,20 @@ ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(
         "sarsa_tuned": SarsaConfig(cost_learning_rate=2e-3, final_learning_rate=0.1, epsilon=(1.0, 0.1)),
         "a2c": ActorCriticConfig(epochs=1, minibatches=1, learning_rate=3e-3, critic_learning_rate=3e-3),
         "ppo": ActorCriticConfig(),
-        "a2c_short": ActorCriticConfig(
-            epochs=1, minibatches=1, learning_rate=3e-3, critic_learning_rate=3e-3, final_learning_rate=0.15
+        "a2c_tuned": ActorCriticConfig(
+            epochs=1, minibatches=6, learning_rate=3e-3, critic_learning_rate=3e-3, final_learning_rate=0.15
         ),
+        "ppo_discounted": ActorCriticConfig(cost_gamma=0.99),
         "a2c_paper": ActorCriticConfig(epochs=1, minibatches=1, **_PAPER),
         "ppo_paper": ActorCriticConfig(**_PAPER),
     }
 )
 """Named algorithms with settings that learn here, and variants of them.
 
-``_paper`` has the paper's networks and first weights; ``a2c_short`` updates several times per episode; ``sarsa_tuned``
-goes on exploring while its rates fall, and learns costs faster: a cost value of an action that is rarely tried stays
-stale otherwise, and the safety methods compare just these.
+``_paper`` has the paper's networks and first weights; ``a2c_tuned`` goes through its rollout once as well, in several
+gradient steps, where shorter rollouts would cut the returns; ``ppo_discounted`` discounts costs as rewards, so that its
+values are no longer in the unit of the limit; ``sarsa_tuned`` goes on exploring while its rates fall, and learns costs
+faster: a cost value of an action that is rarely tried stays stale otherwise, and the safety methods compare just these.
 """
 
 

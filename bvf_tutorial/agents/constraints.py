@@ -138,7 +138,7 @@ class Constraint:
         min_gradient: gradients of Q_D per unit of action not longer than this count as zero.
         fallback_multiplier: price of cost where no discrete action is admitted; inf takes the cheapest action, as the
             paper does.
-        weight_width: slack, in units of cost, over which a "weight" falls from 3/4 to 1/4 is 2.2 times this.
+        weight_width: slack, in units of the limit, over which a "weight" falls from 3/4 to 1/4 is 2.2 times this.
     """
 
     state_rule: str = "none"
@@ -151,7 +151,7 @@ class Constraint:
     baseline_period: int = 1
     min_gradient: float = 1e-3
     fallback_multiplier: float = torch.inf
-    weight_width: float = 2.0
+    weight_width: float = 0.2
 
     def __post_init__(self) -> None:
         if self.state_rule not in STATE_RULES:
@@ -278,6 +278,7 @@ CONSTRAINTS: Mapping[str, Constraint] = MappingProxyType(
         "safeguarded": Constraint("safeguarded", multiplier=_RECOVERY),
         "lyapunov": Constraint("lyapunov", multiplier=_RECOVERY),
         "target": Constraint("backward", multiplier=_RECOVERY, target_mix=0.6),
+        "lyapunov_target": Constraint("lyapunov", multiplier=_RECOVERY, target_mix=0.6),
         "lagrangian": Constraint(multiplier=Multiplier("lagrangian")),
         "pid": Constraint(multiplier=_PID),
         "predictive": Constraint(multiplier=_PREDICTIVE, cost_limit_margin=0.25),
@@ -287,4 +288,4 @@ CONSTRAINTS: Mapping[str, Constraint] = MappingProxyType(
         "penalty": Constraint(multiplier=Multiplier("fixed")),
     }
 )
-"""Named methods, namely the paper's curves (unconstrained, backward, lyapunov, target), standards, and ablations."""
+"""Named methods, namely the paper's curves (unconstrained, backward, lyapunov, and with target networks), standards, and ablations."""

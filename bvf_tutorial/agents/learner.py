@@ -103,6 +103,11 @@ class Learner(ABC):
         """
 
     @property
+    def cost_unit(self) -> float:
+        """The cost in which gains are measured: the limit, or 1 where the limit is 0."""
+        return self.setting.cost_limit or 1.0
+
+    @property
     def is_acting(self) -> bool:
         """Whether the safety method acts; it does not during its warm-up."""
         return self.n_env_steps >= self.constraint.warm_up
@@ -123,10 +128,10 @@ class Learner(ABC):
         self.start_slack = torch.where(has_data, self.limit - totals.episode_cost, self.start_slack)
         self.n_decisions = (totals.n_states - 1).clamp(min=1)
         if self.is_acting:
-            scale = self.setting.cost_limit or 1.0
             self.multiplier = updated_multiplier(
-                self.constraint.multiplier, self.multiplier, totals.episode_cost, totals.is_new, self.limit, scale
-            )
+                self.constraint.multiplier, self.multiplier, totals.episode_cost, totals.is_new, self.limit,
+                self.cost_unit,
+            )  # fmt: skip
 
     def allowance(self, cost: Tensor, backward_value: Tensor, baseline_cost: Tensor) -> Tensor:
         """Return the state-wise rule's ``b(x)``, [R, N]; ``+inf`` during the warm-up. Arguments [R, N]."""

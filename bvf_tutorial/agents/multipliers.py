@@ -36,7 +36,7 @@ class Multiplier:
             cost; PPO and A2C standardise both advantages first, so that their price has no unit.
         fixed: the constant price of "fixed".
         recovery: the price of "recovery" while over the limit; inf descends the cost alone, as the paper does.
-        rate: step size of "lagrangian", per unit of cost over the limit.
+        rate: step size of "lagrangian", per limit of cost over the limit.
         proportional: gain of "pid" on the excess, in units of the limit.
         integral: gain on its sum.
         derivative: gain on its growth.
@@ -49,7 +49,7 @@ class Multiplier:
     rule: str = "none"
     fixed: float = 1.0
     recovery: float = torch.inf
-    rate: float = 0.01
+    rate: float = 0.1
     proportional: float = 4.0
     integral: float = 0.05
     derivative: float = 0.0
@@ -113,8 +113,8 @@ def recovery_multiplier(gains: Multiplier, state: MultiplierState, excess: Tenso
 
 
 def lagrangian_multiplier(gains: Multiplier, state: MultiplierState, excess: Tensor, scale: float) -> MultiplierState:
-    """Return ``l <- clip(l + rate * excess, 0, most)``: gradient ascent of the dual; excess in units of cost."""
-    return replace(state, value=(state.value + gains.rate * excess).clamp(0.0, gains.most))
+    """Return ``l <- clip(l + rate * excess / scale, 0, most)``: gradient ascent of the dual."""
+    return replace(state, value=(state.value + gains.rate * (excess / scale)).clamp(0.0, gains.most))
 
 
 def pid_multiplier(gains: Multiplier, state: MultiplierState, excess: Tensor, scale: float) -> MultiplierState:
@@ -157,7 +157,7 @@ def updated_multiplier(
         episode_cost: mean undiscounted cost of the recent episodes, [R].
         has_data: whether that is news, [R].
         limit: what the method aims at.
-        scale: units of cost in which "pid" measures its error.
+        scale: cost that counts as an excess of 1 in "lagrangian" and "pid".
     """
     excess = episode_cost - limit
     new = MULTIPLIER_RULES[gains.rule](gains, state, excess, scale)

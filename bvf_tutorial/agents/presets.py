@@ -17,24 +17,28 @@ from .tuned import TUNED, warmed
 
 __all__ = ["ENVIRONMENTS", "PRESETS", "figure_of", "preset"]
 
+_TIMED: Mapping[str, EnvironmentConfig] = {
+    "circle": EnvironmentConfig("PointCircle", is_time_aware=True, options={"observation": "scaled"}),
+    "gather": EnvironmentConfig("PointGather", is_time_aware=True, options={"observation": "scaled"}),
+    "gather_binding": EnvironmentConfig("PointGather", "binding", is_time_aware=True, options={"observation": "scaled"}),
+    "cheetah": EnvironmentConfig("SafeCheetah", is_time_aware=True),
+}
+_CLOCKLESS = "_clockless"
 ENVIRONMENTS: Mapping[str, EnvironmentConfig] = MappingProxyType(
     {
         "grid": EnvironmentConfig("GridWorld", options={"is_one_hot": False}),
         "grid_conflict": EnvironmentConfig("GridWorld", "conflict", options={"is_one_hot": False}),
-        "circle": EnvironmentConfig("PointCircle", is_time_aware=True, options={"observation": "scaled"}),
-        "gather": EnvironmentConfig("PointGather", is_time_aware=True, options={"observation": "scaled"}),
-        "gather_binding": EnvironmentConfig(
-            "PointGather", "binding", is_time_aware=True, options={"observation": "scaled"}
-        ),
-        "cheetah": EnvironmentConfig("SafeCheetah", is_time_aware=True),
+        **_TIMED,
+        **{f"{task}{_CLOCKLESS}": replace(each, is_time_aware=False) for task, each in _TIMED.items()},
     }
 )
-"""The tasks as they are trained here; chapter 12 defines them."""
+"""The tasks as they are trained here; chapter 12 defines them. Without a clock no value function knows the time left."""
 
 _GRIDS = ("grid", "grid_conflict")
-_CONTINUOUS = ("a2c", "a2c_short", "ppo", "a2c_paper", "ppo_paper")
-_HORIZON = {"circle": 65, "gather": 15, "gather_binding": 15, "cheetah": 200}
-_COST_SCALE = {"circle": 0.1, "gather": 1.0, "gather_binding": 1.0, "cheetah": 0.02}
+_CONTINUOUS = ("a2c", "a2c_tuned", "ppo", "ppo_discounted", "a2c_paper", "ppo_paper")
+# Below, a task's first word stands for all of its versions, as an algorithm's stands for its discounted costs.
+_HORIZON = {"circle": 65, "gather": 15, "cheetah": 200}
+_COST_SCALE = {"circle": 0.1, "gather": 1.0, "cheetah": 0.02}
 _FASTER = {"learning_rate": 2e-3, "critic_learning_rate": 2e-3, "final_learning_rate": 0.15, "log_std": -1.5}
 # Eight short episodes fill a rollout of Point-Gather; its 24 numbers want wider networks, its apples a wide search.
 _WIDER = {
@@ -46,24 +50,17 @@ _WIDER = {
 _CHANGES: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("grid_conflict", "sarsa"): {"reward_scale": 0.2},  # the goal is worth 50 in place of 1000
     ("circle", "ppo"): {**_FASTER, "minibatches": 6},
+    ("circle", "a2c_tuned"): {"log_std": -1.5},
     ("gather", "ppo"): _WIDER,
-    ("gather_binding", "ppo"): _WIDER,
-    ("circle", "a2c_short"): {"n_steps": 11, "log_std": -1.5},
-    ("cheetah", "a2c_short"): {"n_steps": 20, "is_observation_standardised": True},
+    ("gather", "a2c_tuned"): {**_WIDER, "final_learning_rate": 0.15},
     ("cheetah", "ppo"): {"is_observation_standardised": True, "minibatches": 16},
     ("cheetah", "ppo_paper"): {"is_observation_standardised": True, "minibatches": 16},
     ("cheetah", "a2c"): {"is_observation_standardised": True},
+    ("cheetah", "a2c_tuned"): {"is_observation_standardised": True, "minibatches": 16},
     ("cheetah", "a2c_paper"): {"is_observation_standardised": True},
 }
 _N_ENVS = {("circle", "ppo"): 40}
-_N_ENV_STEPS = {
-    "grid": 500_000,
-    "grid_conflict": 500_000,
-    "circle": 422_400,
-    "gather": 512_000,
-    "gather_binding": 512_000,
-    "cheetah": 300_000,
-}
+_N_ENV_STEPS = {"grid": 500_000, "circle": 422_400, "gather": 512_000, "cheetah": 300_000}
 _FIGURE = {
     ("grid", "sarsa"): "figure 1",
     ("gather", "a2c"): "figure 2",
@@ -85,33 +82,45 @@ def figure_of(name: str) -> str:
 
 
 def _on_task(task: str, name: str) -> Algorithm:
-    """Return an algorithm's settings on a task: a rollout is one whole episode and its restart."""
+    """Return an algorithm's settings on a task: a rollout is one whole episode and its restart, or several."""
     algorithm = ALGORITHMS[name]
     if task in _GRIDS:
         return replace(algorithm, **_CHANGES.get((task, "sarsa"), {}))
-    changes = {"n_steps": _HORIZON[task] + 1, "cost_scale": _COST_SCALE[task], **_CHANGES.get((task, name), {})}
-    return replace(algorithm, **changes)
+    kind = _kind(task)
+    changes = {"n_steps": _HORIZON[kind] + 1, "cost_scale": _COST_SCALE[kind]}
+    return replace(algorithm, **changes | _CHANGES.get((kind, name.removesuffix("_discounted")), {}))
 
 
-def _methods(task: str) -> dict[str, Constraint]:
+def _kind(task: str) -> str:
+    return task.partition("_")[0]
+
+
+def _methods(task: str, algorithm: str) -> dict[str, Constraint]:
     """Return the safety methods of a task: as named, as SARSA can start with them, and with tuned gains."""
-    kind = task if task in _GRIDS else "continuous"
+    kind = task if task in _GRIDS else _kind(algorithm)
     methods = dict(CONSTRAINTS) | {f"{name}_tuned": each for name, each in TUNED[kind].items()}
     if task in _GRIDS:
         methods |= {f"{name}_warm": warmed(each) for name, each in CONSTRAINTS.items() if each.needs_cost}
     return methods
 
 
+def _algorithms(task: str) -> tuple[str, ...]:
+    if task in _GRIDS:
+        return ("sarsa", "sarsa_tuned")
+    return ("ppo",) if task.endswith(_CLOCKLESS) else _CONTINUOUS
+
+
 def _presets() -> dict[str, Config]:
     table = {}
     for task, environment in ENVIRONMENTS.items():
-        for algorithm in ("sarsa", "sarsa_tuned") if task in _GRIDS else _CONTINUOUS:
-            for method, constraint in _methods(task).items():
+        for algorithm in _algorithms(task):
+            for method, constraint in _methods(task, algorithm).items():
                 name = f"{task}-{algorithm}-{method}"
-                steps = _N_ENV_STEPS[task] // (2 if algorithm.startswith("a2c") else 1)
+                # Of the slow learners chapter 14 shows the first half.
+                steps = _N_ENV_STEPS[_kind(task)] // (2 if algorithm in ("a2c", "a2c_paper") else 1)
+                n_envs = _N_ENVS.get((_kind(task), algorithm.removesuffix("_discounted")), 20)
                 table[name] = Config(
-                    name, environment, _on_task(task, algorithm), constraint, n_envs=_N_ENVS.get((task, algorithm), 20),
-                    n_env_steps=steps, log_every=steps // 40, evaluate_every=steps // 10,
+                    name, environment, _on_task(task, algorithm), constraint, n_envs=n_envs, n_env_steps=steps, log_every=steps // 40, evaluate_every=steps // 10,
                 )  # fmt: skip
     return table
 

@@ -134,7 +134,7 @@ class Sarsa(Learner):
                 decision |= {"allowance": allowance, "slack": allowance - base_cost}
             if self.constraint.is_weighting:
                 # Over the last rollout's mean: a mean over the present worlds would make a world's action their affair.
-                decision["share"] = slack_share(allowance, base_cost, self.constraint.weight_width)
+                decision["share"] = slack_share(allowance, base_cost, self.constraint.weight_width * self.cost_unit)
                 multiplier = multiplier * decision["share"] / self._mean_share[:, None]
             score = torch.lerp(score, -value["cost_q"], cost_share(multiplier)[..., None])
             greedy = score.argmax(dim=-1)

@@ -1,8 +1,8 @@
 """This file knows the gains of the safety methods beyond their printed form, and how they were chosen.
 
-With continuous actions every method had four candidates on Point-Circle with PPO, on seeds that no figure reports;
-``results/tuning.csv`` has them, and a test compares this file with it. These gains serve all such tasks: prices there
-have no unit, and errors are measured in limits. On the grid worlds all methods have one price. One above the limit's
+With continuous actions every method had four candidates on Point-Circle with PPO, and the same four with A2C, on seeds
+that no figure reports; ``results/tuning.csv`` has them, and a test compares this file with it. These gains serve all
+such tasks: prices there have no unit, and costs are measured in limits. On the grid worlds all methods have one price. One above the limit's
 exact multiplier makes the priced optimum feasible (chapter 7), and a test compares them on some layouts; of the prices
 that are high enough, 5 was chosen by hand on layouts 0 to 9 (the penalty with 1, 5 and 20).
 """
@@ -38,18 +38,19 @@ def tuned(constraint: Constraint, margin: float = 0.0, **gains: Any) -> Constrai
 
 
 _CAREFUL: Mapping[str, Any] = {"margin": 0.25, "initial": 5.0, "integral": 0.2}
-_CONTINUOUS: Mapping[str, Mapping[str, Any]] = {
+_PPO: Mapping[str, Mapping[str, Any]] = {
     "backward_weight": _CAREFUL,
     "predictive": _CAREFUL,
     "forward_weight": _CAREFUL,
     "pid": {"margin": 0.25},
     "backward": {"margin": 0.25},
     "recovery": {"margin": 0.25},
-    "lagrangian": {"margin": 0.25, "initial": 5.0, "rate": 0.1},
+    "lagrangian": {"margin": 0.25, "initial": 5.0, "rate": 1.0},
     "penalty": {"fixed": 2.0},
     "safeguarded": {"margin": 0.25, "recovery": 3.0},
     "lyapunov": {"margin": 0.25},
 }
+_A2C: Mapping[str, Mapping[str, Any]] = {**_PPO}
 _GRID_METHODS = ("backward", "safeguarded", "lyapunov", "recovery", "penalty")
 _GRID_PRICE = {"grid": 5.0, "grid_conflict": 2.0}
 
@@ -60,8 +61,11 @@ def _grid(price: float) -> Mapping[str, Constraint]:
 
 TUNED: Mapping[str, Mapping[str, Constraint]] = MappingProxyType(
     {
-        "continuous": {name: tuned(CONSTRAINTS[name], **gains) for name, gains in _CONTINUOUS.items()},
+        **{
+            algorithm: {name: tuned(CONSTRAINTS[name], **gains) for name, gains in table.items()}
+            for algorithm, table in (("ppo", _PPO), ("a2c", _A2C))
+        },
         **{task: _grid(price) for task, price in _GRID_PRICE.items()},
     }
 )
-"""Safety methods with the chosen gains, by kind of task and method."""
+"""Safety methods with the chosen gains, by algorithm with continuous actions or else by task, and by method."""

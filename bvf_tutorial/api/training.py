@@ -137,7 +137,7 @@ def train(
     setting = Setting.of(worlds, seed)
     _check_actions(setting)
     chosen = _algorithm(algorithm, problem, worlds, n_env_steps)
-    method = _constraint(constraint, setting.cost_limit)
+    method = _constraint(constraint)
     learner = make_learner(chosen, method, setting)
     judging = problem.make(min(n_envs, 10), n_runs, EVALUATION_WORLD)
     trainer = Trainer(worlds, learner, seed, n_env_steps, _judge(judging, setting, 10), log_every, evaluate_every)
@@ -198,16 +198,10 @@ def _horizon_of_worlds(worlds: FromGymnasium) -> int:
     return int(getattr(first, "horizon", 0))
 
 
-def _constraint(constraint: str | Constraint, cost_limit: float) -> Constraint:
-    """Return the safety method: a record as it is; of a named one, what has units of cost is fitted to the limit."""
+def _constraint(constraint: str | Constraint) -> Constraint:
+    """Return the safety method: a record as it is, a named one by its name."""
     if not isinstance(constraint, str):
         return constraint
     if constraint not in CONSTRAINTS:
         raise ValueError(f"constraint is {constraint!r}; choose one of {', '.join(CONSTRAINTS)}.")
-    named = CONSTRAINTS[constraint]
-    if not cost_limit > 0:
-        return named
-    # The named values were found on Point-Circle, whose limit is 10.
-    relative = cost_limit / 10
-    multiplier = replace(named.multiplier, rate=named.multiplier.rate / relative)
-    return replace(named, multiplier=multiplier, weight_width=named.weight_width * relative)
+    return CONSTRAINTS[constraint]

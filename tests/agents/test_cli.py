@@ -82,7 +82,7 @@ def test_help_of_a_command_has_units_defaults_and_the_figure(capsys: pytest.Capt
         ("train --env circl", "no --env 'circl'; did you mean 'circle'?"),
         ("train --constraint=bakward", "no --constraint 'bakward'; did you mean 'backward'?"),
         ("train --constraint backward_warm", "no preset 'circle-ppo-backward_warm'; did you mean"),
-        ("train --algorithm sarsa", "--algorithm sarsa does not play --env circle; choose one of a2c, a2c_paper, a2c_short, ppo, ppo_paper."),
+        ("train --algorithm sarsa", "--algorithm sarsa does not play --env circle; choose one of a2c, a2c_paper, a2c_tuned, ppo, ppo_discounted, ppo_paper."),
         ("train circle-ppo-pid --n-run 3", "no option --n-run; did you mean '--n-runs'?"),
         (
             "train circle-ppo-pid --constraint.multiplier.proportionl 2",

@@ -20,7 +20,7 @@ LIMITS = {  # of the same task: nothing may cost, the published limit or one tha
 }
 GRID = [
     (task, algorithm, method)
-    for task in ENVIRONMENTS
+    for task in LIMITS
     for algorithm in (("sarsa",) if task.startswith("grid") else ("a2c", "ppo"))
     for method in CONSTRAINTS
 ]

@@ -250,7 +250,7 @@ def test_named_methods_need_what_they_say() -> None:
     with_backward = {name for name, each in CONSTRAINTS.items() if each.needs_backward}
     assert with_backward == {"backward", "backward_alone", "safeguarded", "target", "backward_weight"}
     with_baseline = {name for name, each in CONSTRAINTS.items() if each.needs_baseline}
-    assert with_baseline == {"safeguarded", "lyapunov", "target"}
+    assert with_baseline == {"safeguarded", "lyapunov", "target", "lyapunov_target"}
     assert not replace(CONSTRAINTS["backward"], is_past_known=True).needs_backward
     assert CONSTRAINTS["predictive"].limit(40.0) == 30.0
 

@@ -6,6 +6,7 @@ import json
 import math
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -28,7 +29,7 @@ from studies.experiments import COLUMNS, FIGURES, OPTIMUM, Arm, Outcome, config_
 ROOT = Path(__file__).parents[2]
 NAMES = sorted({name for figure in FIGURES.values() for name in figure.arms})
 GRID_OPTIMUM = f"grid{OPTIMUM}"
-TINY = ("gather_binding-a2c-backward", "grid-sarsa-backward_warm")
+TINY = ("gather_binding-a2c_tuned-backward", "grid-sarsa-backward_warm")
 
 
 def arm(name: str, folder: Path) -> Arm:
@@ -62,7 +63,7 @@ def test_an_arm_is_a_preset_with_the_reported_seeds(name: str) -> None:
     assert config.name == name
     assert (config.n_runs, config.seed) == (
         20 if task.startswith("grid") else 10,
-        300 if "gather_binding-ppo" in name else 100,
+        300 if re.match("gather_binding.*-ppo", name) else 100,
     )
     assert config.n_env_steps // config.log_every == 40
     assert config.n_env_steps // config.evaluate_every == experiments.N_EVALUATIONS
@@ -76,7 +77,7 @@ def test_an_arm_is_a_preset_with_the_reported_seeds(name: str) -> None:
 def test_the_papers_figures_have_the_papers_arms() -> None:
     paper = {"unconstrained", "lyapunov", "backward"}
     for figure, tasks in (
-        ("grid", {"grid-sarsa"}), ("a2c", {"gather-a2c", "cheetah-a2c", "circle-a2c"}),
+        ("grid", {"grid-sarsa"}), ("a2c", {"gather-a2c_tuned", "cheetah-a2c_tuned", "circle-a2c_tuned"}),
         ("ppo", {"gather-ppo", "cheetah-ppo", "circle-ppo"}), ("target", {"gather-ppo", "cheetah-ppo"}),
     ):  # fmt: skip
         panels = FIGURES[figure].panels
@@ -95,7 +96,8 @@ def test_every_method_of_a_figure_has_a_style_of_its_own() -> None:
     assert METHODS.keys() >= methods
     for figure in FIGURES.values():
         for names in figure.panels.values():
-            assert len({str(each) for each in method_style(names).values()}) == len(names)
+            labels = [figures.label_of(name) for name in names]
+            assert len({str(each) for each in method_style(labels).values()}) == len(names)
     assert method_style(["circle-ppo-backward"])["circle-ppo-backward"] == method_style(["backward"])["backward"]
     assert len({str(each) for each in method_style(["new", "newer", "pid"]).values()}) == 3
 
@@ -239,18 +241,18 @@ def test_the_command_skips_what_is_there_and_names_what_is_stale(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(experiments, "EXECUTORS", {"local": serially})
-    words = ["a2c", "--only", "^gather_binding-a2c-(backward|unconstrained)$", "--output", str(tmp_path)]
+    words = ["a2c", "--only", "^gather_binding-a2c_tuned-(backward|unconstrained)$", "--output", str(tmp_path)]
     handler = signal.getsignal(signal.SIGTERM)
     try:
         assert experiments.main([*words, "--smoke"]) == 0
         assert "2 trained, 0 were there" in capsys.readouterr().out
-        kept = (tmp_path / "gather_binding-a2c-backward.csv").read_bytes()
+        kept = (tmp_path / "gather_binding-a2c_tuned-backward.csv").read_bytes()
         assert experiments.main([*words, "--smoke"]) == 0
         assert "0 trained, 2 were there" in capsys.readouterr().out
-        assert (tmp_path / "gather_binding-a2c-backward.csv").read_bytes() == kept
+        assert (tmp_path / "gather_binding-a2c_tuned-backward.csv").read_bytes() == kept
         # The reported arms have other sizes than those of the smoke test.
         assert experiments.main(words) == 1
-        assert "gather_binding-a2c-backward is stale: n_runs, n_envs, n_env_steps" in capsys.readouterr().err
+        assert "gather_binding-a2c_tuned-backward is stale: n_runs, n_envs, n_env_steps" in capsys.readouterr().err
         assert experiments.main([*words, "--list"]) == 0
         assert "stale" in capsys.readouterr().out
         assert experiments.main([*words, "--smoke", "--renew"]) == 0
@@ -286,7 +288,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The smallest tables that can be drawn: one of a method with two runs, one of another."""
     folder = tmp_path_factory.mktemp("tables")
     train_all(
-        [arm(name, folder) for name in ("gather_binding-a2c-backward", "gather_binding-a2c-unconstrained")], serially, 1
+        [arm(name, folder) for name in ("gather_binding-a2c_tuned-backward", "gather_binding-a2c_tuned-unconstrained")], serially, 1
     )
     return folder
 
@@ -294,8 +296,8 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_figure_is_drawn_and_names_what_is_missing(tables: Path, tmp_path: Path) -> None:
     missing = figures.write_figure("a2c", tables, tmp_path)
     assert set(missing) == set(FIGURES["a2c"].arms) - {
-        "gather_binding-a2c-backward",
-        "gather_binding-a2c-unconstrained",
+        "gather_binding-a2c_tuned-backward",
+        "gather_binding-a2c_tuned-unconstrained",
     }
     assert (tmp_path / "a2c.png").stat().st_size > 10_000
     text = (tmp_path / "a2c.md").read_text()
@@ -303,7 +305,7 @@ def test_a_figure_is_drawn_and_names_what_is_missing(tables: Path, tmp_path: Pat
     rows = figures.rows_of(FIGURES["a2c"], tables)
     measured = {(row["arm"], row["policy"]) for row in rows if "n_runs" in row}
     assert measured == {
-        (f"gather_binding-a2c-{method}", policy)
+        (f"gather_binding-a2c_tuned-{method}", policy)
         for method in ("backward", "unconstrained")
         for policy in ("training", "sampled", "greedy")
     }
@@ -312,13 +314,13 @@ def test_a_figure_is_drawn_and_names_what_is_missing(tables: Path, tmp_path: Pat
     assert titles == ["Point-Gather, binding, A2C (2 seeds)", ""], "a panel without arms is not drawn"
     drawn = [line for line in picture.axes[1].lines if len(line.get_xdata()) == 2 and line.get_linestyle() != "--"]
     assert len(drawn) == 2
-    assert picture._suptitle.get_text().startswith("not trained yet: gather-a2c-unconstrained")
+    assert picture._suptitle.get_text().startswith("not trained yet: gather-a2c_tuned-unconstrained")
     words = [each.get_text() for each in picture.legends[0].get_texts()]
     assert words == ["unconstrained", "backward", "cost limit"]
 
 
 def test_a_figure_shows_the_mean_of_its_table(tables: Path) -> None:
-    column = experiments.read_columns(tables / "gather_binding-a2c-unconstrained.csv")
+    column = experiments.read_columns(tables / "gather_binding-a2c_tuned-unconstrained.csv")
     picture = figures.drawn(FIGURES["a2c"], tables)
     line = picture.axes[1].lines[0]
     steps = np.unique(column["Step"])
@@ -390,8 +392,8 @@ def test_every_arm_of_every_figure_trains(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_killed_process_takes_no_other_with_it(tmp_path: Path) -> None:
-    long = longer("circle-a2c-backward", tmp_path, 10**5)
-    waiting = arm("circle-a2c-pid", tmp_path)
+    long = longer("circle-a2c_tuned-backward", tmp_path, 10**5)
+    waiting = arm("circle-a2c_tuned-pid", tmp_path)
 
     def kill_the_first() -> None:
         while not long.cache.exists() or not multiprocessing.active_children():
@@ -404,8 +406,8 @@ def test_a_killed_process_takes_no_other_with_it(tmp_path: Path) -> None:
     killer.start()
     errors = train_all([long, waiting], experiments.on_this_machine, 1)
     killer.join()
-    assert errors.keys() == {"circle-a2c-backward"}
-    assert errors["circle-a2c-backward"].startswith("process died")
+    assert errors.keys() == {"circle-a2c_tuned-backward"}
+    assert errors["circle-a2c_tuned-backward"].startswith("process died")
     assert waiting.table.exists()
 
 
@@ -429,7 +431,7 @@ def test_an_interrupted_command_leaves_checkpoints(tmp_path: Path) -> None:
         # As from a terminal: what a shell starts in the background ignores this signal, and so do its children.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    caches = [tmp_path / ".cache" / f"circle-a2c-{method}" for method in ("backward", "lyapunov")]
+    caches = [tmp_path / ".cache" / f"circle-a2c_tuned-{method}" for method in ("backward", "lyapunov")]
     while not all((cache / "lock").exists() for cache in caches):
         assert process.poll() is None
         time.sleep(0.1)

@@ -58,7 +58,7 @@ def test_seeds_are_not_reported_ones() -> None:
 @pytest.mark.parametrize("name", tuning.PROBLEMS)
 def test_the_presets_have_the_choices_of_the_table(name: str) -> None:
     rows = [row for row in read(tuning.OUTPUT) if row["problem"] == name]
-    choices, methods = TUNED["continuous"], tuning.PROBLEMS[name].candidates
+    choices, methods = TUNED[name.split("-")[1].removesuffix("_tuned")], tuning.PROBLEMS[name].candidates
     assert methods.keys() == choices.keys()
     assert Counter(row["method"] for row in rows) == dict.fromkeys(methods, 4)
     assert not any(row["commit"].endswith("-dirty") for row in rows)
