@@ -61,7 +61,8 @@ Forward quantities are blue, backward ones vermilion, limits black and dashed.
 METHODS = MappingProxyType(
     {
         "unconstrained": ("vermilion", "-"), "lyapunov": ("green", "-"),
-        "backward": ("blue", "-"), "target": ("blue", "-."), "lyapunov_target": ("green", "-."), "backward_alone": ("blue", ":"),
+        "backward": ("blue", "-"), "target": ("blue", "-."), "lyapunov_target": ("green", "-."),
+        "backward_alone": ("blue", ":"),
         "safeguarded": ("sky", "-"), "backward_weight": ("sky", "-."), "forward_weight": ("sky", ":"),
         "predictive": ("orange", "-"), "pid": ("orange", "-."), "lagrangian": ("orange", ":"),
         "recovery": ("purple", "-"), "penalty": ("purple", ":"),

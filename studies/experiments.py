@@ -41,7 +41,6 @@ from typing import Any
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import numpy as np
 import torch
 from tqdm import tqdm
 
@@ -52,6 +51,7 @@ from bvf_tutorial.agents.storage import load_checkpoint, locked, save_checkpoint
 from bvf_tutorial.agents.train import Row
 from bvf_tutorial.agents.tuned import TUNED
 from bvf_tutorial.envs import GridTask
+from bvf_tutorial.records import Record
 
 from .agents import exact_values
 
@@ -74,7 +74,7 @@ _TASKS = ("gather", "gather_binding", "cheetah", "circle")
 
 
 def plain_problem(name: str) -> str:
-    """Return ``<task>-<algorithm>`` of a preset, the same for its versions without a clock and with discounted costs."""
+    """Return ``<task>-<algorithm>`` of a preset; its versions without a clock and with discounted costs share it."""
     return name.rpartition("-")[0].replace("_clockless", "").removesuffix("_discounted")
 
 
@@ -410,28 +410,9 @@ def _processor() -> str:
     return next((line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("model name")), "")
 
 
-def read_head(path: Path) -> dict[str, str]:
-    """Return the comment lines of a table by their names: command, commit, seeds, cost limit, hardware, ..."""
-    head = {}
-    with path.open(encoding="utf-8") as lines:
-        for line in lines:
-            if not line.startswith("# "):
-                break
-            key, _, value = line[2:].rstrip("\n").partition(": ")
-            head[key] = value
-    return head
-
-
-def read_columns(path: Path) -> dict[str, Any]:
-    """Return the columns of a table by name, [rows] each; an empty cell is NaN."""
-    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
-    table = np.atleast_1d(np.genfromtxt(lines, delimiter=",", names=True))
-    return {name: table[name] for name in table.dtype.names or ()}
-
-
 def stale_settings(arm: Arm) -> list[str]:
     """Return the settings in which a finished table differs from what its arm would train now; none if up to date."""
-    then: dict[str, Any] = json.loads(read_head(arm.table)["settings"])
+    then: dict[str, Any] = json.loads(Record.read(arm.table).head["settings"])
     now = json.loads(json.dumps(settings_of(arm.config)))
     return [key for key in {**then, **now} if (key in then, then.get(key)) != (key in now, now.get(key))]
 

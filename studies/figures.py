@@ -16,7 +16,7 @@ import io
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +26,11 @@ from matplotlib.figure import Figure as Picture
 
 from bvf_tutorial.agents.storage import write_atomically
 from bvf_tutorial.plotting import draw_comparison, use_book_style
-from bvf_tutorial.statistics import Summary, by_run, smoothed, summarised
+from bvf_tutorial.records import POLICIES, Record
+from bvf_tutorial.statistics import Summary
 
-from .experiments import FIGURES, OPTIMUM, OUTPUT, ROOT, Figure, read_columns, read_head
+from .experiments import FIGURES, OPTIMUM, OUTPUT, ROOT, Figure
 
-POLICIES = {"training": "", "sampled": "Sampled", "greedy": "Greedy", "exact": "Exact"}
-"""Whose episodes: the training's, an evaluation's of the sampled or the deterministic policy, or its exact means."""
 TASKS = {
     "grid": "Grid world", "grid_conflict": "Grid world, conflict",
     "gather": "Point-Gather", "gather_binding": "Point-Gather, binding",
@@ -39,66 +38,17 @@ TASKS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, eq=False)
-class ArmTable:
-    """A finished arm's table.
-
-    Attributes:
-        column: by name, [rows].
-        limit: of an episode's cost.
-    """
-
-    column: Mapping[str, Any]
-    limit: float
-
-    @classmethod
-    def read(cls, path: Path) -> ArmTable:
-        """Return the table of a file.
-
-        Raises:
-            FileNotFoundError: the arm has not been trained.
-        """
-        return cls(read_columns(path), float(read_head(path)["cost limit"]))
-
-    def curve(self, metric: str, smoothing: float = 0.0) -> tuple[Any, Any]:
-        """Return a metric's steps [N] and values [N, R], at the points where any run has one; smoothed run by run."""
-        step, value = by_run(self.column["Step"], self.column["Seed"], self.column[metric])
-        has_data = ~np.isnan(value).all(axis=1)
-        return step[has_data], smoothed(value[has_data], smoothing)
-
-    def has(self, metric: str) -> bool:
-        """Whether any run was measured by it."""
-        return metric in self.column and not np.isnan(self.column[metric]).all()
-
-    def summary(self, policy: str) -> Summary:
-        """Return what the runs came to, by the episodes of one of ``POLICIES``."""
-        prefix = POLICIES[policy]
-        step, cost = by_run(self.column["Step"], self.column["Seed"], self.column[f"{prefix}EpCost"])
-        # Points where no run finished an episode, or was evaluated.
-        has_data = ~np.isnan(cost).all(axis=1)
-
-        def values(metric: str) -> Any:
-            if metric not in self.column:
-                return np.full_like(cost, np.nan)[has_data]
-            return by_run(self.column["Step"], self.column["Seed"], self.column[metric])[1][has_data]
-
-        # Every evaluation has as many episodes.
-        n_episodes = values("Episodes") if policy == "training" else 1.0
-        ret, rate = values(f"{prefix}EpRet"), values(f"{prefix}ViolationRate")
-        return summarised(step[has_data], ret, cost[has_data], rate, n_episodes, self.limit)
-
-
-def tables_of(figure: Figure, folder: Path) -> tuple[dict[str, ArmTable], list[str]]:
+def tables_of(figure: Figure, folder: Path) -> tuple[dict[str, Record], list[str]]:
     """Return the tables of a figure's arms by name, and the names of those that are not there."""
     names = [name for arms in figure.panels.values() for name in arms]
     there = [name for name in names if (folder / f"{name}.csv").exists()]
-    return {name: ArmTable.read(folder / f"{name}.csv") for name in there}, [n for n in names if n not in there]
+    return {name: Record.read(folder / f"{name}.csv") for name in there}, [n for n in names if n not in there]
 
 
 def best_return(task: str, folder: Path) -> float:
     """Return the mean over a grid world's layouts of the best return within the limit, or NaN."""
     path = folder / f"{task}{OPTIMUM}.csv"
-    return float(read_columns(path)["FeasibleEpRet"].mean()) if path.exists() else float("nan")
+    return float(Record.read(path).column["FeasibleEpRet"].mean()) if path.exists() else float("nan")
 
 
 def label_of(arm: str) -> str:
@@ -122,7 +72,10 @@ def drawn(figure: Figure, folder: Path, policy: str = "training", smoothing: flo
         task, algorithm = key.split("-")
         title = f"{TASKS.get(task, task)}, {algorithm.removesuffix('_tuned').upper()}"
         panels[title] = {
-            label_of(name): (tables[name].curve(f"{prefix}EpRet", smoothing), tables[name].curve(f"{prefix}EpCost", smoothing))
+            label_of(name): (
+                tables[name].curve(f"{prefix}EpRet", smoothing),
+                tables[name].curve(f"{prefix}EpCost", smoothing),
+            )
             for name in shown
         }
         limit[title] = tables[shown[0]].limit

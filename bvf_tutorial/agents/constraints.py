@@ -288,4 +288,5 @@ CONSTRAINTS: Mapping[str, Constraint] = MappingProxyType(
         "penalty": Constraint(multiplier=Multiplier("fixed")),
     }
 )
-"""Named methods, namely the paper's curves (unconstrained, backward, lyapunov, and with target networks), standards, and ablations."""
+"""Named methods, namely the paper's curves (unconstrained, backward, lyapunov, and these with target networks),
+standards, and ablations."""

@@ -20,7 +20,9 @@ __all__ = ["ENVIRONMENTS", "PRESETS", "figure_of", "preset"]
 _TIMED: Mapping[str, EnvironmentConfig] = {
     "circle": EnvironmentConfig("PointCircle", is_time_aware=True, options={"observation": "scaled"}),
     "gather": EnvironmentConfig("PointGather", is_time_aware=True, options={"observation": "scaled"}),
-    "gather_binding": EnvironmentConfig("PointGather", "binding", is_time_aware=True, options={"observation": "scaled"}),
+    "gather_binding": EnvironmentConfig(
+        "PointGather", "binding", is_time_aware=True, options={"observation": "scaled"}
+    ),
     "cheetah": EnvironmentConfig("SafeCheetah", is_time_aware=True),
 }
 _CLOCKLESS = "_clockless"
@@ -32,7 +34,7 @@ ENVIRONMENTS: Mapping[str, EnvironmentConfig] = MappingProxyType(
         **{f"{task}{_CLOCKLESS}": replace(each, is_time_aware=False) for task, each in _TIMED.items()},
     }
 )
-"""The tasks as they are trained here; chapter 12 defines them. Without a clock no value function knows the time left."""
+"""The tasks as they are trained here; chapter 12 defines them. Without a clock no value knows the time left."""
 
 _GRIDS = ("grid", "grid_conflict")
 _CONTINUOUS = ("a2c", "a2c_tuned", "ppo", "ppo_discounted", "a2c_paper", "ppo_paper")
@@ -87,8 +89,8 @@ def _on_task(task: str, name: str) -> Algorithm:
     if task in _GRIDS:
         return replace(algorithm, **_CHANGES.get((task, "sarsa"), {}))
     kind = _kind(task)
-    changes = {"n_steps": _HORIZON[kind] + 1, "cost_scale": _COST_SCALE[kind]}
-    return replace(algorithm, **changes | _CHANGES.get((kind, name.removesuffix("_discounted")), {}))
+    own = _CHANGES.get((kind, name.removesuffix("_discounted")), {})
+    return replace(algorithm, **{"n_steps": _HORIZON[kind] + 1, "cost_scale": _COST_SCALE[kind], **own})
 
 
 def _kind(task: str) -> str:
@@ -120,7 +122,8 @@ def _presets() -> dict[str, Config]:
                 steps = _N_ENV_STEPS[_kind(task)] // (2 if algorithm in ("a2c", "a2c_paper") else 1)
                 n_envs = _N_ENVS.get((_kind(task), algorithm.removesuffix("_discounted")), 20)
                 table[name] = Config(
-                    name, environment, _on_task(task, algorithm), constraint, n_envs=n_envs, n_env_steps=steps, log_every=steps // 40, evaluate_every=steps // 10,
+                    name, environment, _on_task(task, algorithm), constraint, n_envs=n_envs, n_env_steps=steps,
+                    log_every=steps // 40, evaluate_every=steps // 10,
                 )  # fmt: skip
     return table
 

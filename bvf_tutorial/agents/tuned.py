@@ -1,10 +1,10 @@
 """This file knows the gains of the safety methods beyond their printed form, and how they were chosen.
 
-With continuous actions every method had four candidates on Point-Circle with PPO, and the same four with A2C, on seeds
-that no figure reports; ``results/tuning.csv`` has them, and a test compares this file with it. These gains serve all
-such tasks: prices there have no unit, and costs are measured in limits. On the grid worlds all methods have one price. One above the limit's
-exact multiplier makes the priced optimum feasible (chapter 7), and a test compares them on some layouts; of the prices
-that are high enough, 5 was chosen by hand on layouts 0 to 9 (the penalty with 1, 5 and 20).
+With continuous actions every method had four candidates on Point-Circle with PPO, and four with A2C, on seeds that no
+figure reports; ``results/tuning.csv`` has them, and a test compares this file with it. These gains serve all such
+tasks: prices there have no unit, and costs are measured in limits. On the grid worlds all methods have one price. One
+above the limit's exact multiplier makes the priced optimum feasible (chapter 7), and a test compares them on some
+layouts; of the prices that are high enough, 5 was chosen by hand on layouts 0 to 9 (the penalty with 1, 5 and 20).
 """
 
 from collections.abc import Mapping

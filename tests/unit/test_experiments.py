@@ -22,6 +22,7 @@ import pytest
 from bvf_tutorial import tabular as tb
 from bvf_tutorial.agents import PRESETS, Trainer, make_trainer
 from bvf_tutorial.plotting import METHODS, method_style
+from bvf_tutorial.records import Record
 from studies import experiments, figures
 from studies.agents import best_return
 from studies.experiments import COLUMNS, FIGURES, OPTIMUM, Arm, Outcome, config_of, train_all, work
@@ -111,7 +112,7 @@ def test_a_table_says_where_it_comes_from(name: str, tmp_path: Path) -> None:
     assert outcome.error == ""
     path = tmp_path / f"{name}.csv"
     path.write_text(outcome.text)
-    head, column = experiments.read_head(path), experiments.read_columns(path)
+    head, column = Record.read(path).head, Record.read(path).column
     assert [*head] == [
         "command", "commit", "seeds", "cost limit", "hardware", "versions", "seconds", "settings"
     ]  # fmt: skip
@@ -196,7 +197,7 @@ def test_the_optima_are_those_of_the_trainings_layouts(tmp_path: Path) -> None:
     options = {"is_one_hot": False, "horizon": 14, "size": 4, "cost_limit": 0.2}
     config = replace(small.config, environment=replace(small.config.environment, options=options))
     (tmp_path / f"{GRID_OPTIMUM}.csv").write_text(work(replace(small, config=config)).text)
-    column = experiments.read_columns(tmp_path / f"{GRID_OPTIMUM}.csv")
+    column = Record.read(tmp_path / f"{GRID_OPTIMUM}.csv").column
     assert column["Seed"].tolist() == [100, 101]
     trainer = make_trainer(config)
     for run in range(2):
@@ -214,7 +215,7 @@ def test_a_layout_without_a_feasible_policy_has_no_feasible_return(tmp_path: Pat
     options = {"is_one_hot": False, "horizon": 14, "size": 4, "cost_limit": 1e-9}
     config = replace(small.config, environment=replace(small.config.environment, options=options))
     (tmp_path / f"{GRID_OPTIMUM}.csv").write_text(work(replace(small, config=config)).text)
-    column = experiments.read_columns(tmp_path / f"{GRID_OPTIMUM}.csv")
+    column = Record.read(tmp_path / f"{GRID_OPTIMUM}.csv").column
     assert np.isnan(column["FeasibleEpRet"]).all()
     assert np.isfinite(column["BestEpRet"]).all()
 
@@ -288,7 +289,9 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The smallest tables that can be drawn: one of a method with two runs, one of another."""
     folder = tmp_path_factory.mktemp("tables")
     train_all(
-        [arm(name, folder) for name in ("gather_binding-a2c_tuned-backward", "gather_binding-a2c_tuned-unconstrained")], serially, 1
+        [arm(name, folder) for name in ("gather_binding-a2c_tuned-backward", "gather_binding-a2c_tuned-unconstrained")],
+        serially,
+        1,
     )
     return folder
 
@@ -320,7 +323,7 @@ def test_a_figure_is_drawn_and_names_what_is_missing(tables: Path, tmp_path: Pat
 
 
 def test_a_figure_shows_the_mean_of_its_table(tables: Path) -> None:
-    column = experiments.read_columns(tables / "gather_binding-a2c_tuned-unconstrained.csv")
+    column = Record.read(tables / "gather_binding-a2c_tuned-unconstrained.csv").column
     picture = figures.drawn(FIGURES["a2c"], tables)
     line = picture.axes[1].lines[0]
     steps = np.unique(column["Step"])
@@ -339,7 +342,7 @@ def test_points_without_episodes_are_no_points(tmp_path: Path) -> None:
         "100,1,,,,0", "100,2,,,,0", "200,1,5,12,1,2", "200,2,,,,0", "300,1,7,8,0.25,4", "300,2,9,6,0,4",
     ]  # fmt: skip
     path.write_text("\n".join(lines) + "\n")
-    found = figures.ArmTable.read(path).summary("training")
+    found = Record.read(path).summary("training")
     assert (found.n_runs, found.n_failed, found.n_within) == (2, 0, 1)
     assert (found.ep_return, found.ep_cost) == ((6 + 9) / 2, (10 + 6) / 2)
     assert found.violation_rate == pytest.approx((2 + 1) / 10)
@@ -373,7 +376,7 @@ def test_committed_tables_are_whole_and_of_the_presets_as_they_are() -> None:
         each = Arm(config_of(path.stem), experiments.OUTPUT)
         assert experiments.state_of(each) == "finished"
         assert path.stat().st_size <= 150_000
-        column, config = experiments.read_columns(path), each.config
+        column, config = Record.read(path).column, each.config
         assert np.unique(column["Seed"]).tolist() == list(range(config.seed, config.seed + config.n_runs))
         if not path.stem.endswith(OPTIMUM):
             assert column["Step"].max() >= config.n_env_steps

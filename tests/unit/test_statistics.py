@@ -12,6 +12,7 @@ from hypothesis.extra import numpy as hnp
 from scipy import stats
 
 from bvf_tutorial import statistics as bs
+from bvf_tutorial.records import Record
 
 NAN, INF = math.nan, math.inf
 NUMBER = st.floats(-100, 100, allow_subnormal=False).map(lambda x: round(x, 3))
@@ -303,3 +304,18 @@ def test_a_failed_run_counts_in_a_summary() -> None:
     assert found.share_over == pytest.approx(2 / 3 / 8)
     assert found.cumulative_violation == INF
     assert found.steps_to_feasibility == 10
+
+
+def test_a_record_is_parsed_with_its_gaps() -> None:
+    text = "# command: python -m x\n# cost limit: 10\nStep,Seed,EpRet,EpCost\n1,3,5,\n1,4,7,9\n2,3,,11\n2,4,9,9\n"
+    record = Record.parse(text)
+    assert dict(record.head) == {"command": "python -m x", "cost limit": "10"} and record.limit == 10
+    step, cost = record.curve("EpCost")
+    assert step.tolist() == [1, 2]
+    np.testing.assert_array_equal(cost, [[np.nan, 9], [11, 9]])
+    assert record.has("EpRet") and not record.has("GreedyEpRet")
+
+
+def test_a_record_without_a_header_is_refused() -> None:
+    with pytest.raises(ValueError, match="no header line"):
+        Record.parse("# command: x\n")
