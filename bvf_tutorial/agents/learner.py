@@ -104,7 +104,7 @@ class Learner(ABC):
 
     @property
     def cost_unit(self) -> float:
-        """The cost in which gains are measured: the limit, or 1 where the limit is 0."""
+        """The cost in which gains are measured, which is the limit, or 1 where the limit is 0."""
         return self.setting.cost_limit or 1.0
 
     @property
