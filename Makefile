@@ -24,7 +24,7 @@ SITE_SOURCES := $(shell find book bvf_tutorial results -type f -not -path '*/.*'
                   2>/dev/null | sed 's/ /\\ /g') _config.yml _toc.yml
 CHAPTERS = $(wildcard book/*.ipynb)
 
-.PHONY: help setup book test slow-test study experiments figures reproduce lint format notebooks lab bench gpu-bench site-test screenshots linkcheck clean distclean
+.PHONY: help setup book student slides course pdf epub release colab site-speed test slow-test study experiments figures reproduce lint format notebooks lab bench gpu-bench site-test screenshots linkcheck clean distclean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | while IFS="$$(printf '\t')" read -r name text; do \
@@ -81,9 +81,33 @@ format: $(INSTALLED) ## rewrite code and notebooks in their normal form
 	$(BIN)/ruff format .
 	$(RUN) -m tools.notebooks normalise
 	$(RUN) -m tools.claims
+	$(RUN) -m tools.licences
 
 notebooks: $(INSTALLED) ## execute every chapter in place and store its outputs
 	$(RUN) -m tools.notebooks execute
+
+student: $(INSTALLED) ## write the chapters without solutions to dist/student
+	$(RUN) -m tools.student
+
+slides: $(INSTALLED) ## write a deck of slides per chapter to dist/slides
+	$(RUN) -m tools.slides
+
+course: $(INSTALLED) ## write the graded assignments, for nbgrader, to dist/course
+	$(RUN) -m tools.assignments
+
+release: $(INSTALLED) ## build and check sdist and wheel in dist/, test the wheel in a clean environment
+	rm -rf dist/*.whl dist/*.tar.gz
+	$(RUN) -m tools.release build
+	$(RUN) -m tools.release test
+
+colab: $(INSTALLED) ## run every chapter in an environment like Colab's: 8 GB, long
+	$(RUN) -m tools.colab
+
+pdf: $(BUILT) ## print the whole book to dist/bvf-tutorial.pdf
+	$(RUN) -m tools.printed pdf
+
+epub: $(BUILT) ## write the whole book to dist/bvf-tutorial.epub
+	$(RUN) -m tools.printed epub
 
 lab: $(INSTALLED) ## open the chapters in JupyterLab
 	$(BIN)/jupyter lab --notebook-dir=. book
@@ -96,6 +120,9 @@ gpu-bench: $(INSTALLED) ## check and time the simulation on a GPU, in less than 
 
 site-test: $(BUILT) ## open every page in a headless Chromium, with no request leaving the machine
 	$(RUN) -m pytest -m site tests/site
+
+site-speed: $(BUILT) ## how heavy each page is and how long until it can be used
+	$(RUN) -m tools.loading
 
 screenshots: $(BUILT) ## photograph every page, wide and narrow, light and dark
 	$(RUN) -m tools.screenshots

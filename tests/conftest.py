@@ -9,6 +9,7 @@ for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 
 import matplotlib
+import pytest
 from hypothesis import HealthCheck, settings
 
 # Example times vary with the machine's load, so a deadline would fail by chance. On a developer's machine each run draws
@@ -22,6 +23,12 @@ settings.load_profile("ci" if os.environ.get("CI") else "book")
 matplotlib.use("Agg")
 
 from tests import shapes
+from tests.book.comparison import Comparison
 
 # Every call of every test checks its shapes; the package itself carries no type checker.
 shapes.install()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the chapters' summary here, as a plugin: hooks of a conftest are not called for files outside its folder."""
+    config.pluginmanager.register(Comparison(), "notebook-comparison")

@@ -11,7 +11,7 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, Playwright, sync_playwright
 
 ROOT = Path(__file__).resolve().parents[1]
 SITE = ROOT / "_build" / "html"
@@ -63,6 +63,23 @@ def serve(folder: Path = SITE) -> Iterator[str]:
             thread.join()
 
 
+_driver: list[Playwright] = []
+
+
+@contextmanager
+def _playwright() -> Iterator[Playwright]:
+    """Start Playwright, which runs once per thread: an inner block shares what an outer one started."""
+    if _driver:
+        yield _driver[0]
+        return
+    with sync_playwright() as started:
+        _driver.append(started)
+        try:
+            yield started
+        finally:
+            _driver.clear()
+
+
 @contextmanager
 def launch() -> Iterator[Browser]:
     """Start the browser for the length of a ``with`` block.
@@ -71,7 +88,7 @@ def launch() -> Iterator[Browser]:
         FileNotFoundError: there is no browser.
     """
     path = find_browser()
-    with sync_playwright() as playwright:
+    with _playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=list(FLAGS))
         try:
             yield browser

@@ -30,6 +30,14 @@ def keep_local_assets(app: Sphinx, page: str, template: str, context: dict[str, 
         context[kind] = kept
 
 
+def keep_lists_lists(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+    """Take the role of a list from the bibliography, whose entries have links and no list items as children."""
+    if "body" in context:
+        context["body"] = context["body"].replace(
+            '<div role="list" class="citation-list">', '<div class="citation-list">'
+        )
+
+
 def require_alt_text(app: Sphinx, doctree: nodes.document, page: str) -> None:
     """Warn about every picture that a reader who cannot see it would miss."""
     for image in doctree.findall(nodes.image):
@@ -53,6 +61,7 @@ def refuse_dead_controls(app: Sphinx, doctree: nodes.document, page: str) -> Non
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register the checks with Sphinx."""
     app.connect("html-page-context", keep_local_assets, priority=990)
+    app.connect("html-page-context", keep_lists_lists)
     app.connect("doctree-resolved", require_alt_text)
     app.connect("doctree-resolved", refuse_dead_controls)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -104,7 +104,7 @@ class Learner(ABC):
 
     @property
     def cost_unit(self) -> float:
-        """The cost in which gains are measured, which is the limit, or 1 where the limit is 0."""
+        """The limit, or 1 where the limit is 0, in whose units gains measure cost."""
         return self.setting.cost_limit or 1.0
 
     @property

@@ -50,7 +50,18 @@ _PPO: Mapping[str, Mapping[str, Any]] = {
     "safeguarded": {"margin": 0.25, "recovery": 3.0},
     "lyapunov": {"margin": 0.25},
 }
-_A2C: Mapping[str, Mapping[str, Any]] = {**_PPO}
+_A2C: Mapping[str, Mapping[str, Any]] = {
+    "backward_weight": {"margin": 0.25, "initial": 3.0, "integral": 0.1, "prediction": 0.0},
+    "predictive": {"margin": 0.25},
+    "forward_weight": {"margin": 0.25, "prediction": 0.0},
+    "pid": {"margin": 0.25},
+    "backward": {"margin": 0.25},
+    "recovery": {"margin": 0.25, "recovery": 3.0},
+    "lagrangian": {"margin": 0.25, "rate": 1.0},
+    "penalty": {"fixed": 4.0},
+    "safeguarded": {"margin": 0.25},
+    "lyapunov": {"margin": 0.25},
+}
 _GRID_METHODS = ("backward", "safeguarded", "lyapunov", "recovery", "penalty")
 _GRID_PRICE = {"grid": 5.0, "grid_conflict": 2.0}
 

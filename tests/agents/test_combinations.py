@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bvf_tutorial.agents import CONSTRAINTS, ENVIRONMENTS, PRESETS, ActorCriticConfig, make_trainer
+from bvf_tutorial.agents import CONSTRAINTS, PRESETS, ActorCriticConfig, make_trainer
 
 LIMITS = {  # of the same task: nothing may cost, the published limit or one that binds, and one that never binds
     "grid": (0.0, 20.0, 1e4),

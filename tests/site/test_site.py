@@ -2,83 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Error, Locator, Page, Route
+from playwright.sync_api import Browser, Error, Locator, Page
 from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
-from tests.book.chapters import toc_entries
-from tools.browser import RENDERED, SITE, find_browser, launch, pages, serve
+from tests.site.conftest import NAMES, NARROW, TIMEOUT_MS, WIDE, Visit
+from tools.browser import RENDERED, SITE, serve
 
 pytestmark = pytest.mark.site
 
-NARROW = {"width": 390, "height": 844}
-WIDE = {"width": 1280, "height": 900}
-TIMEOUT_MS = 15_000
-# Before the site is built there is nothing to list; the chapters must be among the pages, whatever else is.
-NAMES = sorted({*(f"{entry}.html" for entry in toc_entries()), "index.html", "search.html", *pages()})
-
-
-def require(condition: bool, reason: str) -> None:
-    """Skip when something is missing, or fail where the run says that nothing may be."""
-    if condition:
-        return
-    if os.environ.get("BVF_REQUIRE_BROWSER"):
-        pytest.fail(reason, pytrace=False)
-    pytest.skip(reason)
-
-
-@pytest.fixture(scope="session")
-def address() -> Iterator[str]:
-    require((SITE / "index.html").is_file(), "the site is not built: run make book")
-    with serve() as url:
-        yield url
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    try:
-        find_browser()
-    except FileNotFoundError as error:
-        require(False, str(error))
-    with launch() as started:
-        yield started
-
-
-class Visit:
-    """One page, opened with the network off, and everything that went wrong on the way."""
-
-    def __init__(self, context: BrowserContext, url: str, allowed: str) -> None:
-        self.outside: list[str] = []
-        self.problem: list[str] = []
-        self.allowed = allowed
-        context.route("**/*", self._route)
-        self.page: Page = context.new_page()
-        self.page.set_default_timeout(TIMEOUT_MS)
-        self.page.on("pageerror", lambda error: self.problem.append(f"page error: {error}"))
-        self.page.on("console", self._console)
-        self.page.on("requestfailed", lambda r: self.problem.append(f"not loaded: {r.url[:200]}"))
-        self.page.on(
-            "response", lambda r: self.problem.append(f"{r.status}: {r.url[:200]}") if r.status >= 400 else None
-        )
-        self.page.goto(url, wait_until="load")
-        self.page.wait_for_function(RENDERED)
-
-    def _console(self, message: ConsoleMessage) -> None:
-        if message.type == "error":
-            self.problem.append(f"console: {message.text} ({message.location.get('url', '')})")
-
-    def _route(self, route: Route) -> None:
-        url = route.request.url
-        if url.startswith((self.allowed, "data:", "blob:")):
-            route.continue_()
-        else:
-            self.outside.append(url)
-            route.abort()
+HEAVIEST = 3_000_000
 
 
 def test_a_page_that_sends_on_is_waited_for(browser: Browser, tmp_path: Path) -> None:
@@ -93,15 +29,6 @@ def test_a_page_that_sends_on_is_waited_for(browser: Browser, tmp_path: Path) ->
             assert page.url == f"{url}/chapter.html"
         finally:
             context.close()
-
-
-@pytest.fixture(scope="module", params=NAMES)
-def visit(request: pytest.FixtureRequest, browser: Browser, address: str) -> Iterator[Visit]:
-    context = browser.new_context(viewport=WIDE, color_scheme="light")
-    try:
-        yield Visit(context, f"{address}/{request.param}", address)
-    finally:
-        context.close()
 
 
 def moves(page: Page, image: Locator, before: str, timeout: int = 3_000) -> bool:
@@ -136,6 +63,19 @@ def test_formulas_are_rendered(visit: Visit) -> None:
     assert drawn >= written, f"{written} formulas are written, {drawn} are drawn"
     bad = "mjx-merror, [data-mjx-error], mjx-container [data-mml-node=merror], mjx-container [fill=red]"
     assert visit.page.locator(bad).count() == 0, visit.page.locator(bad).first.inner_html()[:500]
+    assert gaps(visit.page) == [], "characters whose outlines book/_ext/slim.py took out of the font"
+
+
+def gaps(page: Page) -> list[str]:
+    """Return the characters, as code points, that formulas draw as nothing although they are no spaces."""
+    return list(
+        page.eval_on_selector_all(
+            "svg defs path[id*=TEX], mjx-container path[data-c]",
+            """nodes => nodes.filter(node => !node.getAttribute("d"))
+                 .map(node => node.dataset.c || node.id.replace(/.*-/, ""))
+                 .filter(code => !["20", "A0", "2061", "2062", "2063", "2064"].includes(code))""",
+        )
+    )
 
 
 def test_pictures_are_there_and_described(visit: Visit) -> None:
@@ -148,6 +88,23 @@ def test_pictures_are_there_and_described(visit: Visit) -> None:
     assert [src for src, alt, _ in pictures if not alt] == [], "without alt text"
     assert [src for src, _, width in pictures if not width] == [], "without a picture"
     assert [src for src, alt, _ in pictures if "_images/" in alt or alt.endswith(".png")] == [], "alt is a file name"
+
+
+def weight(visit: Visit) -> dict[str, int]:
+    """Return the bytes of everything that a page loads, by address."""
+    served = (response for response in visit.loaded if response.url.startswith("http"))
+    return {response.url: int(response.headers.get("content-length", 0)) for response in served}
+
+
+def test_weighs_less_than_three_megabytes(visit: Visit) -> None:
+    visit.page.eval_on_selector_all(
+        "img",
+        "async nodes => { for (const node of nodes) { node.loading = 'eager'; await node.decode().catch(() => 0); } }",
+    )
+    parts = weight(visit)
+    assert sum(parts.values()) > 100_000, "nothing was counted"
+    heaviest = sorted(((size, url) for url, size in parts.items()), reverse=True)[:5]
+    assert sum(parts.values()) <= HEAVIEST, f"{sum(parts.values()):,} bytes, most of them in {heaviest}"
 
 
 def test_films_play(visit: Visit) -> None:
@@ -181,6 +138,42 @@ def test_sliders_move(visit: Visit) -> None:
             button.click()
             assert moves(page, image, before), "play was pressed and the picture stayed"
             button.click()
+
+
+def outline(control: Locator) -> float:
+    """Return the width in pixels of the line around a control."""
+    return float(
+        control.evaluate(
+            "node => (s => s.outlineStyle === 'none' ? 0 : parseFloat(s.outlineWidth))(getComputedStyle(node))"
+        )
+    )
+
+
+def test_sliders_obey_the_keyboard(visit: Visit) -> None:
+    keyboard = visit.page.keyboard
+    for slider in visit.page.locator(".bvf-slider").all():
+        image, button = slider.locator("img").first, slider.locator("button.bvf-play").first
+        control = slider.locator("input[type=range]").first
+        image.click()  # the tab key goes on from here
+        for reached in (button, control):
+            keyboard.press("Tab")
+            assert reached.evaluate("node => node === document.activeElement"), "the tab key does not lead here"
+            assert outline(reached) >= 2, "the focus is not seen"
+        keyboard.press("Home")
+        before = image.evaluate("node => node.src")
+        for _ in range(int(control.get_attribute("max") or 0)):  # neighbouring positions may show the same picture
+            value = control.input_value()
+            keyboard.press("ArrowRight")
+            assert control.input_value() != value, "the arrow was pressed and the slider stayed"
+            if image.evaluate("node => node.src") != before:
+                break
+        assert image.evaluate("node => node.src") != before, "the arrow was pressed and the picture stayed"
+        keyboard.press("Home")
+        keyboard.press("Shift+Tab")
+        before = image.evaluate("node => node.src")
+        keyboard.press("Enter")
+        assert moves(visit.page, image, before), "enter was pressed and the picture stayed"
+        keyboard.press("Enter")
 
 
 def test_follows_the_colour_scheme(visit: Visit) -> None:
@@ -256,8 +249,7 @@ def test_opens_from_the_disk(browser: Browser, address: str) -> None:
         try:
             visit = Visit(context, (SITE / name).as_uri(), "file://")
             assert visit.outside == []
-            # A browser reads no fonts from the disk; the theme's icons are drawn by its script all the same.
-            assert [text for text in visit.problem if "/webfonts/" not in text] == []
+            assert visit.problem == []
             test_formulas_are_rendered(visit)
             test_sliders_move(visit)
         finally:
@@ -292,6 +284,8 @@ def test_the_watch_sees_a_bad_page(browser: Browser, bad_page: str) -> None:
             test_pictures_are_there_and_described,
             test_films_play,
             test_sliders_move,
+            test_sliders_obey_the_keyboard,
+            test_weighs_less_than_three_megabytes,
             test_fits_a_phone,
         ):
             with pytest.raises((AssertionError, Error)):
