@@ -12,14 +12,14 @@ import html
 import re
 import sys
 import tempfile
+import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import yaml
-from ebooklib import epub  # type: ignore[import-untyped]
 from playwright.sync_api import Browser
 from pypdf import PdfReader
 from tqdm import tqdm
@@ -36,6 +36,14 @@ _XHTML = """<?xml version="1.0" encoding="utf-8"?>
 <html xmlns="http://www.w3.org/1999/xhtml" lang="en"><head><meta charset="utf-8"/><title>{title}</title>{head}</head>
 <body>{body}</body></html>
 """
+_CONTAINER = """<?xml version="1.0"?>
+<container version="1.0" xmlns="urn:oasis:names:tc:opendocument:xmlns:container"><rootfiles>
+<rootfile full-path="EPUB/package.opf" media-type="application/oebps-package+xml"/></rootfiles></container>
+"""
+_KINDS = {
+    "xhtml": "application/xhtml+xml", "css": "text/css", "png": "image/png", "jpeg": "image/jpeg", "jpg": "image/jpeg",
+    "gif": "image/gif", "svg": "image/svg+xml",
+}  # fmt: skip
 _FOOTER = (
     '<div style="width:100%;font:8px sans-serif;color:#555;text-align:center"><span class="pageNumber"></span></div>'
 )
@@ -155,34 +163,54 @@ def _printed(browser: Browser, text: str, target: Path) -> dict[str, int]:
 
 
 def write_epub(target: Path, folder: Path = SITE, asked: list[tuple[str, str]] | None = None) -> int:
-    """Write the site's pages as one EPUB 3, a file per page and one per picture; return the number of pages."""
+    """Write the site's pages as one EPUB 3, a file per page and one per picture; return the number of pages.
+
+    Source: EPUB 3.3, W3C Recommendation; a ZIP with a package document, a navigation document and the content.
+    """
     with serve(folder) as address, launch() as browser:
-        pages = list(articles(browser, address, asked or entries()))
-    title, author = book_title()
-    book = epub.EpubBook()
-    book.set_identifier(f"bvf-tutorial-{__version__}")
-    book.set_title(title)
-    book.set_language("en")
-    book.add_author(author)
-    sheet = epub.EpubItem("style", "style.css", "text/css", style(folder).encode())
-    book.add_item(sheet)
-    home = {each.slug: f"{each.slug}.xhtml" for each in pages}
-    documents: list[Any] = []
-    for each in pages:
-        body = _with_pictures(book, each, folder)
+        book = list(articles(browser, address, asked or entries()))
+    home = {each.slug: f"{each.slug}.xhtml" for each in book}
+    content = {"style.css": style(folder).encode(), "nav.xhtml": _navigation(book, home).encode()}
+    for each in book:
+        body, pictures = _with_pictures(each, folder)
         body = re.sub(r'(<a\b[^>]*?\bhref=")#([^"]*)"', lambda match: f'{match[1]}{_place(match[2], home)}"', body)
-        document = epub.EpubItem(each.slug, home[each.slug], "application/xhtml+xml")
         head = '<link rel="stylesheet" type="text/css" href="style.css"/>'
-        document.content = _XHTML.format(title=html.escape(each.title), head=head, body=body).encode()
-        book.add_item(document)
-        documents.append(document)
-    book.toc = [epub.Link(home[each.slug], each.title, f"toc-{each.slug}") for each in pages]
-    book.add_item(epub.EpubNcx())
-    book.add_item(epub.EpubNav())
-    book.spine = ["nav", *documents]
+        content[home[each.slug]] = _XHTML.format(title=html.escape(each.title), head=head, body=body).encode()
+        content |= pictures
+    content["package.opf"] = _package(book, home, content).encode()
     target.parent.mkdir(parents=True, exist_ok=True)
-    epub.write_epub(str(target), book)
-    return len(pages)
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as packed:
+        packed.writestr("mimetype", "application/epub+zip", zipfile.ZIP_STORED)  # first and plain, so that it is seen
+        packed.writestr("META-INF/container.xml", _CONTAINER)
+        for name, data in content.items():
+            packed.writestr(f"EPUB/{name}", data)
+    return len(book)
+
+
+def _navigation(book: list[Article], home: Mapping[str, str]) -> str:
+    items = "".join(f'<li><a href="{home[each.slug]}">{html.escape(each.title)}</a></li>' for each in book)
+    body = f'<nav xmlns:epub="http://www.idpf.org/2007/ops" epub:type="toc"><h1>Contents</h1><ol>{items}</ol></nav>'
+    return _XHTML.format(title="Contents", head="", body=body)
+
+
+def _package(book: list[Article], home: Mapping[str, str], content: Mapping[str, bytes]) -> str:
+    """Return the package document: what the book is, its files, and their order."""
+    title, author = (html.escape(text) for text in book_title())
+    items = []
+    for number, (name, data) in enumerate(content.items()):
+        properties = ' properties="nav"' if name == "nav.xhtml" else ' properties="svg"' if b"<svg" in data else ""
+        kind = _KINDS[name.rpartition(".")[2]]
+        items.append(f'<item id="file-{number}" href="{name}" media-type="{kind}"{properties}/>')
+    number_of = {name: number for number, name in enumerate(content)}
+    spine = "".join(f'<itemref idref="file-{number_of[home[each.slug]]}"/>' for each in book)
+    modified = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return f"""<?xml version="1.0" encoding="utf-8"?>
+<package xmlns="http://www.idpf.org/2007/opf" version="3.0" unique-identifier="id" xml:lang="en">
+<metadata xmlns:dc="http://purl.org/dc/elements/1.1/"><dc:identifier id="id">bvf-tutorial-{__version__}</dc:identifier>
+<dc:title>{title}</dc:title><dc:creator>{author}</dc:creator><dc:language>en</dc:language>
+<meta property="dcterms:modified">{modified}</meta></metadata>
+<manifest>{"".join(items)}</manifest><spine>{spine}</spine></package>
+"""
 
 
 def _place(anchor: str, home: Mapping[str, str]) -> str:
@@ -190,25 +218,23 @@ def _place(anchor: str, home: Mapping[str, str]) -> str:
     return home[slug] if anchor == slug else f"{home[slug]}#{anchor}"
 
 
-def _with_pictures(book: epub.EpubBook, article: Article, folder: Path) -> str:
-    """Return an article's body with its pictures as files of the book."""
-    n_pictures = 0
+def _with_pictures(article: Article, folder: Path) -> tuple[str, dict[str, bytes]]:
+    """Return an article's body with its pictures as files of the book, and these files."""
+    pictures: dict[str, bytes] = {}
 
     def moved(match: re.Match[str]) -> str:
-        nonlocal n_pictures
         source = html.unescape(match[2])
         if source.startswith("data:"):
-            kind, _, data = source.removeprefix("data:").partition(";base64,")
+            kind, _, data = source.removeprefix("data:image/").partition(";base64,")
             content = base64.b64decode(data)
         else:
             path = folder / unquote(urlsplit(source).path).removeprefix("/")
-            kind, content = f"image/{path.suffix[1:].replace('svg', 'svg+xml')}", path.read_bytes()
-        name = f"pictures/{article.slug}-{n_pictures}.{kind.partition('/')[2].partition('+')[0]}"
-        n_pictures += 1
-        book.add_item(epub.EpubItem(name.replace("/", "-"), name, kind, content))
+            kind, content = path.suffix[1:], path.read_bytes()
+        name = f"{article.slug}-{len(pictures)}.{kind.partition('+')[0]}"
+        pictures[name] = content
         return f'{match[1]}src="{name}"'
 
-    return re.sub(r'(<img\b[^>]*?)\bsrc="([^"]*)"', moved, article.xhtml)
+    return re.sub(r'(<img\b[^>]*?)\bsrc="([^"]*)"', moved, article.xhtml), pictures
 
 
 def main() -> int:

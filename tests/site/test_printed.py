@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 import zipfile
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
-from lxml import etree
 
 from tests.book.chapters import ROOT, toc_entries
 
-pytest.importorskip("ebooklib", reason="the printed forms need ebooklib: pip install -e '.[dev]'")
 pytest.importorskip("pypdf", reason="the printed forms need pypdf: pip install -e '.[dev]'")
 from pypdf import PdfReader
 
@@ -43,12 +42,17 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert packed.namelist()[0] == "mimetype"
         assert packed.getinfo("mimetype").compress_type == zipfile.ZIP_STORED
         packed.extractall(folder / "book")
+        names = set(packed.namelist())
+    root = ElementTree.parse(folder / "book" / "EPUB" / "package.opf").getroot()
+    listed = [item.get("href") for item in root.iter("{http://www.idpf.org/2007/opf}item")]
+    assert {f"EPUB/{name}" for name in listed} == names - {"mimetype", "META-INF/container.xml", "EPUB/package.opf"}
+    assert len(listed) == len(set(listed))
     return folder / "book" / "EPUB"
 
 
-def documents(folder: Path) -> dict[str, etree._Element]:
+def documents(folder: Path) -> dict[str, ElementTree.Element]:
     """Every page; parsing fails where it is not well formed."""
-    return {path.name: etree.parse(path).getroot() for path in sorted(folder.glob("*.xhtml"))}
+    return {path.name: ElementTree.parse(path).getroot() for path in sorted(folder.glob("*.xhtml"))}
 
 
 def test_entries_are_those_of_the_site() -> None:
