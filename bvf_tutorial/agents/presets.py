@@ -78,7 +78,7 @@ def figure_of(name: str) -> str:
     """Return the figure of the paper in which a preset's curve stands, or "" for a curve that the paper has not."""
     task, algorithm, method = name.split("-")
     figure = _FIGURE.get((task, algorithm.partition("_")[0]), "")
-    if method == "target":
+    if method in ("target", "lyapunov_target"):
         return "appendix J" if figure == "figure 3" else ""
     return figure if method in ("unconstrained", "backward", "lyapunov") else ""
 

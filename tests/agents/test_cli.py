@@ -69,6 +69,7 @@ def test_help_of_a_command_has_units_defaults_and_the_figure(capsys: pytest.Capt
     assert figure_of("grid-sarsa-lyapunov") == "figure 1"
     assert figure_of("gather-a2c_paper-unconstrained") == "figure 2"
     assert figure_of("circle-ppo-target") == "appendix J"
+    assert figure_of("cheetah-ppo-lyapunov_target") == "appendix J"
     assert (
         figure_of("gather_binding-ppo-backward") == figure_of("circle-ppo-pid") == figure_of("circle-a2c-target") == ""
     )
