@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,10 +16,11 @@ from playwright.sync_api import Browser, Playwright, sync_playwright
 
 ROOT = Path(__file__).resolve().parents[1]
 SITE = ROOT / "_build" / "html"
-# True once every formula is drawn. A page that only sends on to another one is not yet what a reader sees; a page
-# without formulas loads no MathJax.
-RENDERED = """() => !document.querySelector("meta[http-equiv=refresh i]") && (!window.MathJax
-    || (window.MathJax.startup ? window.MathJax.startup.promise.then(() => true) : false))"""
+# A page that is not parsed yet, or only sends on to another one, is not what a reader sees.
+ARRIVED = '() => document.readyState !== "loading" && !document.querySelector("meta[http-equiv=refresh i]")'
+# True once every formula is drawn; a page without formulas loads no MathJax.
+RENDERED = f"""() => ({ARRIVED})() && (!window.MathJax
+    || (window.MathJax.startup?.promise ? window.MathJax.startup.promise.then(() => true) : false))"""
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = (
     "--no-sandbox",
@@ -50,10 +52,17 @@ class _Quiet(SimpleHTTPRequestHandler):
         """Say nothing: the tests report what failed."""
 
 
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say nothing of a browser that closed a page while it was loading."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
+
+
 @contextmanager
 def serve(folder: Path = SITE) -> Iterator[str]:
     """Serve a folder on this machine for the length of a ``with`` block; yields its address."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(folder))) as server:
+    with _Server(("127.0.0.1", 0), partial(_Quiet, directory=str(folder))) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         try:

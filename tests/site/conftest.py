@@ -46,6 +46,13 @@ def browser() -> Iterator[Browser]:
         yield started
 
 
+# How many formulas appear at a time; what appears within one task of the page arrives as one list.
+COUNT_FORMULAS = """window.bvfFormulas = []; new MutationObserver((changes) => {
+  const added = changes.flatMap((change) => [...change.addedNodes]).filter((n) => n.nodeName === "MJX-CONTAINER");
+  if (added.length) window.bvfFormulas.push(added.length);
+}).observe(document, { childList: true, subtree: true });"""
+
+
 class Visit:
     """One page, opened with the network off, and everything that it loaded or that went wrong on the way."""
 
@@ -61,6 +68,7 @@ class Visit:
         self.page.on("console", self._console)
         self.page.on("requestfailed", lambda r: self.problem.append(f"not loaded: {r.url[:200]}"))
         self.page.on("response", self._response)
+        self.page.add_init_script(COUNT_FORMULAS)
         self.page.goto(url, wait_until="load")
         self.page.wait_for_function(RENDERED)
 

@@ -66,6 +66,13 @@ def test_formulas_are_rendered(visit: Visit) -> None:
     assert gaps(visit.page) == [], "characters whose outlines book/_ext/slim.py took out of the font"
 
 
+def test_page_answers_while_formulas_are_drawn(visit: Visit) -> None:
+    batches = visit.page.evaluate("window.bvfFormulas")
+    total = visit.page.locator("mjx-container").count()
+    assert sum(batches) >= total
+    assert max(batches, default=0) <= max(20, total / 2), f"{max(batches)} of {total} formulas were drawn in one go"
+
+
 def gaps(page: Page) -> list[str]:
     """Return the characters, as code points, that formulas draw as nothing although they are no spaces."""
     return list(
