@@ -82,6 +82,7 @@ format: $(INSTALLED) ## rewrite code and notebooks in their normal form
 	$(RUN) -m tools.notebooks normalise
 	$(RUN) -m tools.claims
 	$(RUN) -m tools.licences
+	$(RUN) -m tools.house
 
 notebooks: $(INSTALLED) ## execute every chapter in place and store its outputs
 	$(RUN) -m tools.notebooks execute

@@ -23,6 +23,8 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
+from .marked import between, filled
+
 ROOT = Path(__file__).parents[1]
 VENDOR = ROOT / "book" / "_vendor"
 PAGE = ROOT / "docs" / "data-and-licences.md"
@@ -119,19 +121,6 @@ def dependency_table(old: str) -> str:
         licence = known.get(entry.name, UNKNOWN) if entry.licence == UNKNOWN else entry.licence
         lines.append(f"| {entry.name} | {entry.extra} | {licence} |")
     return "\n".join(lines)
-
-
-def between(text: str, name: str) -> str:
-    """Return the part of a page between the marks of a table."""
-    _, _, rest = text.partition(f"<!-- {name} -->\n")
-    table, _, _ = rest.partition(f"\n<!-- end of {name} -->")
-    return table
-
-
-def filled(text: str, name: str, table: str) -> str:
-    """Return a page with another table between the marks."""
-    first, last = f"<!-- {name} -->\n", f"\n<!-- end of {name} -->"
-    return text.replace(f"{first}{between(text, name)}{last}", f"{first}{table}{last}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parents[2] / "bvf_tutorial"
+from tools.house import MARK, PACKAGE, PAGE, diagram, imports
+from tools.marked import between
 
 # A file may import from its own room and from rooms further left: mathematics, tasks, pictures.
 ROOMS = {
@@ -72,20 +73,6 @@ MOST_LINES = {
 }
 
 
-def imports(path: Path) -> set[str]:
-    """Return the absolute dotted names that a file imports, relative ones resolved."""
-    here = ("bvf_tutorial", *path.relative_to(PACKAGE).with_suffix("").parts)
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            base = here[: len(here) - node.level] if node.level else ()
-            name = ".".join([*base, *([node.module] if node.module else [])])
-            found |= {name} if node.module else {f"{name}.{alias.name}" for alias in node.names}
-    return found
-
-
 def room(name: str) -> str:
     return name.split(".")[1]
 
@@ -109,6 +96,10 @@ def test_direction_of_imports(path: Path) -> None:
                 )
         elif name.split(".")[0] not in sys.stdlib_module_names:
             assert name.split(".")[0] in ALLOWED_OUTSIDE[own], f"{own} may not import {name}"
+
+
+def test_diagram_of_the_rooms_is_up_to_date() -> None:
+    assert between(PAGE.read_text(encoding="utf-8"), MARK) == diagram(), "run python -m tools.house"
 
 
 def test_every_file_says_what_it_knows() -> None:
