@@ -1,0 +1,1 @@
+"""Random sequences of what a user may do, against a model of what must hold."""
