@@ -24,7 +24,7 @@ SITE_SOURCES := $(shell find book bvf_tutorial results -type f -not -path '*/.*'
                   2>/dev/null | sed 's/ /\\ /g') _config.yml _toc.yml
 CHAPTERS = $(wildcard book/*.ipynb)
 
-.PHONY: help setup book student slides course pdf epub release colab site-speed test slow-test study experiments figures reproduce lint format notebooks lab bench gpu-bench site-test screenshots linkcheck clean distclean
+.PHONY: help setup book student slides course pdf epub release colab site-speed test slow-test study experiments figures reproduce lint format notebooks lab bench gpu-bench soak site-test screenshots linkcheck clean distclean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | while IFS="$$(printf '\t')" read -r name text; do \
@@ -114,7 +114,10 @@ lab: $(INSTALLED) ## open the chapters in JupyterLab
 	$(BIN)/jupyter lab --notebook-dir=. book
 
 bench: $(INSTALLED) ## run the benchmarks that need no GPU
-	@set -e; for script in $(filter-out benchmarks/gpu.py,$(wildcard benchmarks/*.py)); do echo "== $$script"; $(RUN) -m "benchmarks.$$(basename "$$script" .py)"; done
+	@set -e; for script in $(filter-out benchmarks/gpu.py benchmarks/soak.py,$(wildcard benchmarks/*.py)); do echo "== $$script"; $(RUN) -m "benchmarks.$$(basename "$$script" .py)"; done
+
+soak: $(INSTALLED) ## train for an hour and watch the memory
+	$(RUN) -m benchmarks.soak
 
 gpu-bench: $(INSTALLED) ## check and time the simulation on a GPU, in less than six minutes
 	$(RUN) -m benchmarks.gpu --out results/gpu.csv
