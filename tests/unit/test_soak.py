@@ -9,8 +9,8 @@ import pytest
 from benchmarks.soak import ALLOWED, growth, soaked
 
 
-def test_growth_is_of_the_peak_after_the_first_fifth() -> None:
-    assert growth([100, 400, 400, 400, 400, 404, 408, 412, 416, 420]) == pytest.approx(0.05)
+def test_growth_is_of_the_peak_after_the_first_half() -> None:
+    assert growth([100, 300, 300, 400, 400, 400, 408, 412, 416, 420]) == pytest.approx(0.05)
     assert growth([100, 400, 400, 400, 400]) == 0
 
 
@@ -18,7 +18,7 @@ def test_growth_is_of_the_peak_after_the_first_fifth() -> None:
 def test_a_short_training_keeps_its_memory_and_a_planted_leak_is_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert growth(soaked("grid-sarsa-backward", 20, tmp_path / "whole")) <= ALLOWED
+    assert growth(soaked("grid-sarsa-backward", 30, tmp_path / "whole")) <= ALLOWED
     leak: list[bytearray] = []
     from bvf_tutorial.agents.train import Trainer
 
@@ -29,4 +29,4 @@ def test_a_short_training_keeps_its_memory_and_a_planted_leak_is_seen(
         return advance(self)
 
     monkeypatch.setattr(Trainer, "advance", leaking)
-    assert growth(soaked("grid-sarsa-backward", 20, tmp_path / "leaking")) > ALLOWED
+    assert growth(soaked("grid-sarsa-backward", 30, tmp_path / "leaking")) > ALLOWED
