@@ -22,9 +22,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 # Folders of tests that are about the package; the others read the book, the site or the studies.
-PACKAGE_TESTS = ("tests/unit", "tests/claims", "tests/envs", "tests/agents")
+PACKAGE_TESTS = ("tests/unit", "tests/claims", "tests/envs", "tests/agents", "tests/fuzz")
 # Of those, the files that read the repository: its README, its studies and their tables, the source tree.
-REPOSITORY_TESTS = tuple(f"unit/test_{name}.py" for name in ("readme", "experiments", "study", "tuning", "imports"))
+REPOSITORY_TESTS = (
+    *(f"unit/test_{name}.py" for name in ("readme", "experiments", "study", "tuning", "imports", "soak")),
+    *(f"agents/test_{name}.py" for name in ("promises", "new_method")),
+)
 TEST_TOOLS = ("pytest", "pytest-xdist", "hypothesis", "beartype", "jaxtyping", "nbformat", "cvxpy", "psutil")
 # Outside the repository there are no notebooks: pytest runs without nbval and with this in the place of pyproject.toml.
 PYTEST_INI = """\
@@ -33,6 +36,7 @@ addopts = --strict-markers --import-mode=importlib -m "not slow"
 pythonpath = .
 markers =
     claim(label): the test of a statement of the book
+    field(key): the test of a case from the field
     slow: minutes of the same law on more instances
 """
 
