@@ -310,10 +310,11 @@ def draw_training_curves(
 ) -> Axes:
     """Draw means over seeds against environment steps, a band for the mean's interval where there are two seeds.
 
-    The legend counts the seeds of each curve and says where a curve ends before the longest.
+    The legend counts the seeds of each curve and says where they end, if that is before the longest curve's end or not
+    the same for all. A curve without data has its line in the legend and none in the picture.
 
     Args:
-        curve: by name, from ``agents.metrics.series``.
+        curve: by name, from ``agents.metrics.series``; steps [N] and values [N, R], either may be empty.
         ax: where to draw.
         label: of the vertical axis, with its unit.
         limit: cost limits, drawn as dashed lines with their values.
@@ -321,13 +322,13 @@ def draw_training_curves(
         style: colour and line by name, as from ``method_style``; in the order of the palette where it has none.
     """
     cycle = [COLORS[name] for name in ("blue", "vermilion", "green", "orange", "purple", "sky")]
-    longest = max(float(np.max(step)) for step, _ in curve.values())
+    longest = max((float(np.max(step)) for step, _ in curve.values() if np.size(step)), default=0.0)
     for i, (name, (step, value)) in enumerate(curve.items()):
-        mean, half = mean_interval(value, confidence)
+        table = np.asarray(value, dtype=np.float64)
+        table = table if table.size else table.reshape(np.size(step), 0)
+        mean, half = mean_interval(table, confidence)
         mean = np.where(np.isfinite(mean), mean, np.nan)  # an infinite price is a gap
-        n_seeds, last = np.shape(value)[1], float(np.max(step))
-        text = f"{name} ({n_seeds} seed{'s' if n_seeds > 1 else ''}"
-        text += f", ends at {last:,.0f})" if last < longest else ")"
+        text = f"{name} ({_extent(np.asarray(step, dtype=np.float64), table, longest)})"
         in_turn = (cycle[i % len(cycle)], ("-", "-.", ":")[(i + i // len(cycle)) % 3])
         colour, line = style.get(name, in_turn)
         # A curve of one point would be invisible without a mark.
@@ -340,6 +341,19 @@ def draw_training_curves(
     ax.set_ylabel(label)
     ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=1 + (len(curve) > 2), fontsize=9)
     return ax
+
+
+def _extent(step: npt.NDArray[np.float64], table: npt.NDArray[np.float64], longest: float) -> str:
+    """Return how many seeds a curve [N, R] has, where they end, and how many have no data."""
+    n_seeds, end = table.shape[1], [float(step[each].max()) for each in ~np.isnan(table.T) if each.any()]
+    if not end:
+        return "no data"
+    text, low, high = f"{n_seeds} seed{'s' if n_seeds > 1 else ''}", min(end), max(end)
+    if low < high:
+        text += f", end at {low:,.0f} to {high:,.0f}"
+    elif high < longest:
+        text += f", ends at {high:,.0f}"
+    return text + (f", {n_seeds - len(end)} without data" if len(end) < n_seeds else "")
 
 
 def draw_comparison(

@@ -6,6 +6,7 @@ an update makes is constrained by the estimates of the policy that acted, which 
 """
 
 import copy
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -15,7 +16,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from ..envs.base import TimeStep
+from ..envs.base import TimeStep, require
 from ..envs.noise import SHUFFLE, WorldNoise
 from ..halfspace import HalfSpace, Status
 from .constraints import Constraint, admitted, corrected_mean, slack_weight
@@ -79,6 +80,17 @@ class ActorCriticConfig:
     is_observation_standardised: bool = False
     is_reward_standardised: bool = True
     cost_scale: float = 0.1
+
+    def __post_init__(self) -> None:
+        counts = ("n_steps", "epochs", "minibatches", "actor_hidden", "critic_hidden")
+        rates = ("learning_rate", "critic_learning_rate", "final_learning_rate", "entropy_coef")
+        shares = ("gamma", "cost_gamma", "gae_lambda", "backward_lambda")
+        require(self, counts, lambda value: value >= 1, "at least 1", "algorithm.")
+        require(self, rates, lambda value: 0 <= value < math.inf, "finite and >= 0", "algorithm.")
+        require(self, shares, lambda value: 0 <= value <= 1, "in [0, 1]", "algorithm.")
+        require(self, ("clip", "max_gradient_norm"), lambda value: value > 0, "positive", "algorithm.")
+        require(self, ("cost_scale",), lambda value: 0 < value < math.inf, "finite and positive", "algorithm.")
+        require(self, ("log_std",), math.isfinite, "finite", "algorithm.")
 
 
 class ActorCritic(Learner):

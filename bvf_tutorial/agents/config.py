@@ -1,5 +1,6 @@
 """This file knows what a training is, as data: its environment, algorithm, safety method and sizes."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,10 +38,16 @@ class EnvironmentConfig:
         """Return the vector environment.
 
         Raises:
-            ValueError: no such task, preset or option; the message lists them.
+            ValueError: no such task, preset or option, or an option of another type; the message lists them.
         """
         played = {"time_limit": self.time_limit, "is_time_aware": self.is_time_aware, "first_world": first_world}
-        return make(self.name, n_envs, n_runs, self.preset, device, **self.options, **played)
+        for key in self.options:
+            if key in (*played, "task", "n_envs", "n_runs", "preset", "device"):
+                raise ValueError(f"environment.options.{key} is no argument of a task; it has a setting of its own.")
+        try:
+            return make(self.name, n_envs, n_runs, self.preset, device, **self.options, **played)
+        except TypeError as error:
+            raise ValueError(f"environment.options: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -82,6 +89,8 @@ class Config:
         for key in ("seed", "evaluate_every"):
             if getattr(self, key) < 0:
                 raise ValueError(f"{key} is {getattr(self, key)}; it is at least 0.")
+        if not re.fullmatch(r"(cpu|cuda)(:\d+)?", self.device):
+            raise ValueError(f"device is {self.device!r}; say 'cpu' or 'cuda'.")
 
 
 def make_trainer(config: Config) -> Trainer:

@@ -27,7 +27,8 @@ _ACTIVATION = {"tanh": torch.tanh_, "relu": torch.relu_}
 def _generator(seed: int, role: str) -> torch.Generator:
     """Return the source of a network's first weights: a function of the run's seed and of the network's role."""
     entropy = (seed, *role.encode())
-    return torch.Generator().manual_seed(int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0] >> 1))
+    # Shifted as a Python integer: NumPy 1.x does not shift its own by one.
+    return torch.Generator().manual_seed(int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0]) >> 1)
 
 
 def _initial(

@@ -12,7 +12,7 @@ from types import MappingProxyType
 import numpy as np
 import numpy.typing as npt
 
-from .storage import write_atomically
+from .storage import naming, write_atomically
 from .train import Row
 
 __all__ = ["COLUMNS", "METRICS", "append_rows", "cut_back", "read_table", "series"]
@@ -62,7 +62,7 @@ def append_rows(path: Path, rows: Sequence[Row]) -> None:
             if key not in COLUMNS:
                 raise ValueError(f"metric {key!r} has no column; give it a line in METRICS of agents/metrics.py.")
         lines.append(",".join(_cell(row.get(key, math.nan)) for key in COLUMNS))
-    with open(path, "a", encoding="ascii", newline="") as file:
+    with naming(path), open(path, "a", encoding="ascii", newline="") as file:
         file.write("".join(f"{line}\n" for line in lines))
 
 
@@ -75,6 +75,9 @@ def cut_back(path: Path, n_rows: int) -> None:
     # The last line may have been cut short by a crash, and then has no newline.
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
     whole = [line for line in lines if line.endswith(b"\n")]
+    if not n_rows and not whole:  # a crash within the first write leaves no header
+        path.unlink(missing_ok=True)
+        return
     if len(whole) - 1 < n_rows:
         raise ValueError(
             f"{path} has {max(0, len(whole) - 1)} rows, the checkpoint was taken after {n_rows}; bring the table back."

@@ -104,7 +104,7 @@ def _from_plain(value: Any, hint: Any, key: str) -> Any:
     if origin is types.UnionType:
         kinds = {each.__name__: each for each in arguments}
         kind = value.get("kind") if isinstance(value, Mapping) else None
-        if kind not in kinds:
+        if not isinstance(kind, str) or kind not in kinds:
             raise ConfigError(f"{key}.kind is {kind!r}; choose one of {', '.join(kinds)}.")
         return _record({name: each for name, each in value.items() if name != "kind"}, kinds[kind], key)
     if origin is Literal:
@@ -139,12 +139,13 @@ def _record(value: Any, hint: Any, key: str) -> Any:
 
 
 def _scalar(value: Any, hint: Any, key: str) -> Any:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    # JSON has integers of any length; no setting is one that float64 or int64 cannot hold.
+    is_number = isinstance(value, float) or (type(value) is int and abs(value) < 2**63)
     if hint is float and value in ("inf", "-inf", "nan"):
         return float(value)
     if hint is float and is_number:
         return float(value)
-    if hint is int and is_number and value == int(value):
+    if hint is int and is_number and abs(value) < 2**63 and value == int(value):
         return int(value)
     if hint in (bool, str) and isinstance(value, hint):
         return value

@@ -1,6 +1,7 @@
 """This file knows what a trained policy does afterwards: judged over many episodes, or filmed."""
 
 import json
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ from ..envs.noise import ACT, NoiseStream, WorldNoise
 from .evaluate import EVALUATION_WORLD, Evaluator
 from .runs import RunFolder
 from .storage import write_atomically
+from .train import Trainer
 
 __all__ = ["FILM_WORLD", "evaluate_folder", "film"]
 
@@ -31,7 +33,7 @@ def evaluate_folder(folder: RunFolder, n_episodes: int, is_deterministic: bool) 
         is_deterministic: the mean or greedy action in place of a sampled one.
     """
     config = folder.config
-    trainer, _, _ = folder.trainer()
+    trainer = _trained(folder)
     setting = trainer.learner.setting
     env = config.environment.make(n_episodes, config.n_runs, config.device, EVALUATION_WORLD)
     result = Evaluator(env, setting.seeds, n_episodes)(trainer.learner, is_deterministic)
@@ -71,7 +73,7 @@ def film(
     config = folder.config
     if not 0 <= run < config.n_runs:
         raise ValueError(f"run is {run}; this training has the runs 0 to {config.n_runs - 1}.")
-    trainer, _, _ = folder.trainer()
+    trainer = _trained(folder)
     learner = trainer.learner
     # All runs act, since their networks are one; one of them is drawn.
     env = config.environment.make(1, config.n_runs, config.device, FILM_WORLD)
@@ -87,3 +89,10 @@ def film(
         action, _ = learner.decide(step, past, drawn, is_deterministic)
         step, decision = env.step(action), decision + 1
         past = step.cost + past.masked_fill(step.is_first, 0.0)
+
+
+def _trained(folder: RunFolder) -> Trainer:
+    trainer, _, warning = folder.trainer()
+    if warning:
+        print(warning, file=sys.stderr)
+    return trainer

@@ -23,7 +23,7 @@ import torch
 from .config import Config, make_trainer
 from .metrics import append_rows, cut_back, read_table
 from .plain import ConfigError, config_from_plain, differences, to_plain
-from .storage import load_checkpoint, locked, save_checkpoint, write_atomically
+from .storage import CheckpointError, load_checkpoint, locked, save_checkpoint, write_atomically
 from .train import Row, Trainer
 
 __all__ = ["Report", "RunFolder", "run"]
@@ -92,15 +92,21 @@ class RunFolder:
         """The configuration.
 
         Raises:
-            ConfigError: the file is no JSON, or no configuration; the message names the key.
+            ConfigError: the file is no JSON, or no configuration; the message names the file and the key.
         """
-        config: Config = config_from_plain(self._read("config.json"))
+        plain = self._read("config.json")
+        try:
+            config: Config = config_from_plain(plain)
+        except ValueError as error:
+            raise ConfigError(f"{self.path / 'config.json'}: {error}") from error
         return config
 
     @property
     def manifest(self) -> dict[str, Any]:
         """Where the numbers come from, and how far the training is."""
         found: dict[str, Any] = self._read("manifest.json") if (self.path / "manifest.json").exists() else {}
+        if not isinstance(found, dict):
+            raise ConfigError(f"{self.path / 'manifest.json'} holds no table of names and values; remove it.")
         return found
 
     @property
@@ -127,17 +133,25 @@ class RunFolder:
 
         Raises:
             FileNotFoundError: there is no checkpoint.
-            CheckpointError: none is readable.
+            CheckpointError: none is readable, or it is of another version of this package.
             ConfigError: the checkpoint is of another configuration; the message names the keys.
         """
         config = self.config
         state, warning = load_checkpoint(self.checkpoint, config.device)
-        keys = differences(config, config_from_plain(state["config"]))
-        if keys:
-            raise ConfigError(f"{self.path / 'config.json'} is not the checkpoint's: {', '.join(keys)} differ.")
         trainer = make_trainer(config)
-        trainer.load_state_dict(state["trainer"])
-        return trainer, int(state["n_rows"]), warning
+        try:
+            keys = differences(config, config_from_plain(state["config"]))
+            if not keys:
+                trainer.load_state_dict(state["trainer"])
+                return trainer, int(state["n_rows"]), warning
+        # Whatever a state with other entries, shapes or types gives.
+        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"{self.checkpoint} does not fit this version of the package ({type(error).__name__}: "
+                f"{' '.join(str(error).split())}); go on with the version that manifest.json names, or begin again in "
+                "a new folder."
+            ) from error
+        raise ConfigError(f"{self.path / 'config.json'} is not the checkpoint's: {', '.join(keys)} differ.")
 
     def save(self, trainer: Trainer, n_rows: int) -> None:
         """Write a checkpoint."""
@@ -194,7 +208,8 @@ def run(
                     append_rows(folder.metrics, rows)
                     n_rows += len(rows)
                     write_events(rows)
-                    if time.monotonic() - saved >= checkpoint_seconds:
+                    # A clock that went back must not put the next checkpoint off.
+                    if not 0 <= time.monotonic() - saved < checkpoint_seconds:
                         folder.save(trainer, n_rows)
                         saved = time.monotonic()
                 report(trainer.done, rows)
@@ -220,24 +235,30 @@ def _begun(folder: RunFolder) -> tuple[Trainer, int]:
 def _recorded(folder: RunFolder) -> Iterator[None]:
     """Keep the manifest true: times add up over resumes, and how it ended stands there, whatever happens."""
     before, wall, cpu = folder.manifest, time.monotonic(), time.process_time()
+
+    def spent() -> dict[str, Any]:
+        wall_seconds = max(0.0, time.monotonic() - wall)  # clocks have gone back
+        cpu_seconds = max(0.0, time.process_time() - cpu)
+        return {
+            "wall_seconds": round(float(before.get("wall_seconds", 0.0)) + wall_seconds, 3),
+            "cpu_seconds": round(float(before.get("cpu_seconds", 0.0)) + cpu_seconds, 3),
+            "ended": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        }
+
     folder.update_manifest(
         status="running", process=os.getpid(), n_sessions=int(before.get("n_sessions", 0)) + 1,
         started=before.get("started", time.strftime("%Y-%m-%dT%H:%M:%S%z")), **_origin(folder.config),
     )  # fmt: skip
     try:
         yield
-    except KeyboardInterrupt:
-        folder.update_manifest(status="interrupted")
-        raise
     except BaseException as error:
-        folder.update_manifest(status="failed", error=f"{type(error).__name__}: {error}")
+        ending = {"status": "failed", "error": f"{type(error).__name__}: {error}"}
+        if isinstance(error, KeyboardInterrupt):
+            ending = {"status": "interrupted"}
+        with contextlib.suppress(OSError):  # on a full disk, what could not be written first is what to tell
+            folder.update_manifest(**ending, **spent())
         raise
-    finally:
-        folder.update_manifest(
-            wall_seconds=round(float(before.get("wall_seconds", 0.0)) + time.monotonic() - wall, 3),
-            cpu_seconds=round(float(before.get("cpu_seconds", 0.0)) + time.process_time() - cpu, 3),
-            ended=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        )
+    folder.update_manifest(**spent())
 
 
 def _origin(config: Config) -> dict[str, Any]:
@@ -246,7 +267,9 @@ def _origin(config: Config) -> dict[str, Any]:
 
     def git(*arguments: str) -> str:
         try:
-            done = subprocess.run(["git", "-C", str(here), *arguments], capture_output=True, text=True, check=False)
+            # Without its optional locks, for which a commit that is made at this moment would fail.
+            command = ["git", "--no-optional-locks", "-C", str(here), *arguments]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
         except OSError:
             return ""
         return done.stdout.strip() if done.returncode == 0 else ""

@@ -3,6 +3,7 @@
 The learner does not know which safety method it runs: it asks the state-wise rule for a half-space when it acts.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from ..envs.base import TimeStep
+from ..envs.base import TimeStep, require
 from ..halfspace import HalfSpace
 from .constraints import Constraint, chosen_action, slack_share
 from .estimators import Initialisation, Stack, mean_by_run, rows_by_run
@@ -58,6 +59,26 @@ class SarsaConfig:
     reward_scale: float = 0.01
     cost_scale: float = 0.1
     initialisation: Initialisation = "uniform"
+
+    def __post_init__(self) -> None:
+        rates = ("learning_rate", "cost_learning_rate", "final_learning_rate")
+        require(self, ("n_steps", "hidden"), lambda value: value >= 1, "at least 1", "algorithm.")
+        require(self, ("epsilon_steps",), lambda value: value >= 0, ">= 0", "algorithm.")
+        require(self, rates, lambda value: 0 <= value < math.inf, "finite and >= 0", "algorithm.")
+        require(
+            self,
+            ("gamma", "cost_gamma", "backward_lambda", "epsilon"),
+            lambda value: 0 <= value <= 1,
+            "in [0, 1]",
+            "algorithm.",
+        )
+        require(
+            self,
+            ("reward_scale", "cost_scale"),
+            lambda value: 0 < value < math.inf,
+            "finite and positive",
+            "algorithm.",
+        )
 
 
 class Sarsa(Learner):

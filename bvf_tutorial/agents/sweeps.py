@@ -140,4 +140,11 @@ def _ended(folder: RunFolder, code: int) -> str:
     if code in (128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGINT, -signal.SIGTERM):
         return "interrupted"
     lines = (folder.path / "log.txt").read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    return f"failed: {lines[-1] if lines else f'exit status {code}'}"
+    last = lines[-1] if lines else ""
+    # Not the last line, which may be of a worker that outlived its sweep and trains here still.
+    errors = [line for line in lines if re.match(r"error: |[\w.]+(Error|Exception)\b", line)]
+    if code == 1 and errors:
+        return f"failed: {errors[-1]}"
+    # A process that died without a word: its last line says how far it was, not what happened.
+    how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+    return f"failed: {how}{f' after: {last}' if last else ''}"

@@ -13,10 +13,14 @@ from .evaluate import Evaluator
 from .learner import Learner
 from .rollout import EpisodeTotals, Rollout
 
-__all__ = ["Row", "Trainer"]
+__all__ = ["DivergenceError", "Row", "Trainer"]
 
 Row = dict[str, float]
 """One run's metrics at one moment, by their field names (EpRet, EpCost, ...); NaN is "no data"."""
+
+
+class DivergenceError(ValueError):
+    """A network has a weight that is no finite number; the message names the run, the step and the weight."""
 
 
 class Trainer:
@@ -79,7 +83,12 @@ class Trainer:
         return Rollout.of(steps, decisions, last)
 
     def advance(self) -> list[Row]:
-        """Make one rollout and one update; return the rows of metrics that are due, one per run."""
+        """Make one rollout and one update; return the rows of metrics that are due, one per run.
+
+        Raises:
+            EnvironmentFault: the environment got or gave a number that no learner may see.
+            DivergenceError: a weight is not finite; looked for before every row and every ``state_dict``.
+        """
         rollout = self.collect()
         before, self.done = self.done, self.done + rollout.n_steps * self.env.n_envs
         self.totals = self.totals.after(rollout, self.learner.setting.cost_limit, self.env.n_envs)
@@ -88,6 +97,7 @@ class Trainer:
         if self.done // self.log_every == before // self.log_every and not self.is_finished:
             return []
         self.env.check()
+        self._require_finite()
         metric = self._flushed()
         every = self.evaluate_every
         if every and (self.done // every > self._evaluated // every or self.is_finished):
@@ -100,6 +110,18 @@ class Trainer:
         return [
             {"Step": self.done, "Seed": seed} | {key: table[key][r] for key in table} for r, seed in enumerate(seeds)
         ]
+
+    def _require_finite(self) -> None:
+        for key, value in self.learner.network.state_dict().items():
+            is_bad = ~value.isfinite().flatten(1).all(dim=1)
+            if bool(is_bad.any()):
+                run = int(is_bad.nonzero()[0])
+                name = self.env.task.name if isinstance(self.env, VectorEnv) else self.env.name
+                where = f"{name}, run {run}, seed {self.learner.setting.seeds[run]}, step {self.done}"
+                raise DivergenceError(
+                    f"{where}: network {key} is not finite, the training has diverged; begin again with lower learning "
+                    "rates."
+                )
 
     def _gather(self, metric: Mapping[str, Tensor]) -> None:
         """Add an update's diagnostics, each [R], to the sums of the next row; NaN is no data and does not count."""
@@ -128,7 +150,9 @@ class Trainer:
 
         Raises:
             TypeError: the environment is a foreign one, whose state nobody can read; its policy can be saved.
+            DivergenceError: a weight is not finite, so that nothing could go on from here.
         """
+        self._require_finite()
         if not isinstance(self.env, VectorEnv):
             raise TypeError(
                 f"{self.env.name} does not tell its state, so this training cannot be resumed exactly; train in "

@@ -1,7 +1,6 @@
 """This file knows a trained policy as NumPy users want it: observations in, actions out, and the file it is kept in."""
 
-import os
-import pickle
+import io
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import torch
 from gymnasium import spaces
 
 from ..agents import ActorCriticConfig, Constraint, Learner, Multiplier, SarsaConfig, Setting, make_learner
+from ..agents.storage import load_file, write_atomically
 from ..envs import TimeStep
 
 __all__ = ["Policy", "load"]
@@ -104,9 +104,9 @@ class Policy:
             "run": self.run,
             "learner": self.learner.state_dict(),
         }
-        temporary = Path(f"{path}.{os.getpid()}.tmp")
-        torch.save(content, temporary)
-        temporary.replace(path)
+        buffer = io.BytesIO()
+        torch.save(content, buffer)
+        write_atomically(Path(path), buffer.getvalue())
 
     def _require(self, key: str, value: npt.ArrayLike, is_needed: bool) -> None:
         if is_needed and np.isnan(np.asarray(value, dtype=np.float64)).any():
@@ -120,14 +120,20 @@ def load(path: str | Path, device: str = "cpu") -> Policy:
     """Return the policy that ``Policy.save`` wrote.
 
     Raises:
+        FileNotFoundError: there is no such file.
         ValueError: the file is damaged or no policy of this package.
     """
+    if not Path(path).exists():
+        raise FileNotFoundError(f"{path} does not exist.")
     try:
-        saved = torch.load(path, map_location=device, weights_only=True)
-        if saved["format"] != _FORMAT:
-            raise ValueError(f"its format is {saved['format']!r}")
-    except (RuntimeError, EOFError, pickle.UnpicklingError, KeyError, TypeError, IndexError, ValueError) as error:
-        raise ValueError(f"{path} is damaged, or no policy of this package.") from error
+        return _restored(load_file(Path(path), device, _FORMAT), device)
+    # Whatever a file with other entries, shapes or types gives.
+    except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"{path} is damaged, or no policy of this package ({reason}).") from error
+
+
+def _restored(saved: dict[str, Any], device: str) -> Policy:
     observation = spaces.Box(*(each.numpy(force=True) for each in saved["observation"]), dtype=np.float32)
     action: spaces.Box | spaces.Discrete = (
         spaces.Discrete(saved["action"])

@@ -3,6 +3,7 @@
 Whatever takes time to import (torch) is imported when a command needs it, so that ``--help`` is instant.
 """
 
+import contextlib
 import importlib.metadata
 import os
 import signal
@@ -86,11 +87,18 @@ def _train(words: list[str]) -> int:
         folder = RunFolder.open(Path(resumed))
     else:
         try:
-            config.environment.make(1, 1, config.device)  # so that a wrong option leaves no folder behind
+            config = _with_limit(config)  # before there is a folder, so that a wrong option leaves none behind
         except (ValueError, TypeError, RuntimeError, AssertionError) as error:
             raise UsageError(str(error)) from error
         folder = RunFolder.create(given.out, config)
     return _trained(folder, given.tensorboard, given.checkpoint_seconds)
+
+
+def _with_limit(config: "Config") -> "Config":
+    """Return a configuration that states its task's cost limit, so that ``config.json`` does, too."""
+    limit = config.environment.make(1, 1, config.device).cost_limit
+    options = {**config.environment.options, "cost_limit": limit}
+    return replace(config, environment=replace(config.environment, options=options))
 
 
 def _trained(folder: "RunFolder", has_events: bool, checkpoint_seconds: float) -> int:
@@ -145,13 +153,24 @@ def _plot(words: list[str]) -> int:
     folders = [RunFolder.open(path) for path in given.folders]
     names = [folder.config.name for folder in folders]
     names = [name if names.count(name) == 1 else folder.path.name for name, folder in zip(names, folders, strict=True)]
-    curves = {}
+    curves: dict[str, Any] = {}
+    without = []
     for name, folder in zip(names, folders, strict=True):
         try:
-            curves[name] = series(folder.table(), given.metric)
+            table = folder.table() if folder.metrics.exists() else {}
         except ValueError as error:
             raise ValueError(f"{folder.path}: {error}") from error
-    limits = [folder.manifest["cost_limit"] for folder in folders] if given.metric.endswith("EpCost") else []
+        try:
+            curves[name] = series(table, given.metric)
+        except ValueError as error:  # such a run takes no other's curve away; the legend says that it has none
+            curves[name] = ([], [])
+            without.append(f"{folder.path}: {error}")
+    if len(without) == len(folders):
+        raise ValueError(without[0])
+    for line in without:
+        print(line, file=sys.stderr)
+    told = [folder.manifest.get("cost_limit") for folder in folders] if given.metric.endswith("EpCost") else []
+    limits = [each for each in told if each is not None]  # a run that never began has none
     save_training_curves(given.out, curves, METRICS[given.metric], limits)
     print(given.out)
     return 0
@@ -188,6 +207,10 @@ def _sweep(words: list[str]) -> int:
         raise UsageError(str(error)) from error
     if not configs and not errors:
         raise UsageError("give at least one preset.")
+    for name, config in configs.items():
+        # A configuration that makes no task fails by name in its own process.
+        with contextlib.suppress(ValueError, TypeError, RuntimeError, AssertionError):
+            configs[name] = _with_limit(config)
     more = () if given.tensorboard else ("--no-tensorboard",)
     with stoppable() as caught:
         say = lambda line: print(line, flush=True)  # noqa: E731

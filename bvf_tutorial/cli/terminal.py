@@ -54,7 +54,9 @@ class Progress:
         self._bar.set_postfix_str(text)
         if self._bar.disable:
             seconds = time.monotonic() - self._since
-            speed = f", {(done - self._seen) * self._n_runs / seconds:,.0f} steps/s" if done > self._seen else ""
+            # A coarse clock may stand still between two rows, and a clock may be put back.
+            has_speed = done > self._seen and seconds > 0
+            speed = f", {(done - self._seen) * self._n_runs / seconds:,.0f} steps/s" if has_speed else ""
             print(f"step {done:,} of {self._total:,}: {text}{speed}", flush=True)
 
     def __enter__(self) -> Self:

@@ -12,7 +12,7 @@ the episode's cost.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal, Self
@@ -25,7 +25,7 @@ from torch import Tensor
 
 from .noise import MOVE, NoiseStream, WorldNoise
 
-__all__ = ["EnvironmentFault", "State", "Task", "TimeLimit", "TimeStep", "VectorEnv"]
+__all__ = ["EnvironmentFault", "State", "Task", "TimeLimit", "TimeStep", "VectorEnv", "require"]
 
 State = dict[str, Tensor]
 """The state of W worlds, every tensor [W, ...]."""
@@ -36,6 +36,25 @@ TimeLimit = Literal["terminate", "truncate"]
 
 class EnvironmentFault(ValueError):  # noqa: N818  # a fault of an environment; not our error
     """An environment got or gave a value that no learner may see; the message names environment, world, step, key."""
+
+
+def require(record: Any, keys: Sequence[str], is_good: Callable[[float], bool], wanted: str, prefix: str = "") -> None:
+    """Raise an error that names the first field of a record that is not as wanted; of a tuple, every entry.
+
+    Args:
+        record: a task, or settings of an algorithm.
+        keys: names of fields that hold numbers or tuples of them.
+        is_good: asked about each number.
+        wanted: what is wanted, in words.
+        prefix: stands before the field's name.
+
+    Raises:
+        ValueError: the message has the field, its value and what is wanted.
+    """
+    for key in keys:
+        value = getattr(record, key)
+        if not all(map(is_good, value if isinstance(value, tuple) else (value,))):
+            raise ValueError(f"{prefix}{key} is {value}; it must be {wanted}.")
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from .base import State, Task
+from .base import State, Task, require
 from .gridworld import GridWorld
 from .render import draw_grid
 
@@ -63,6 +63,9 @@ class GridTask(Task):
     _table: dict[torch.device, State] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        require(self, ("size",), lambda value: value >= 2, "at least 2")
+        require(self, ("pit_probability", "slip"), lambda value: 0 <= value <= 1, "in [0, 1]")
+        require(self, ("n_barriers",), lambda value: value >= 0, ">= 0")
         if self.layout and any(grid.size != self.layout[0].size for grid in self.layout):
             raise ValueError(f"layouts have sizes {[grid.size for grid in self.layout]}; one task has one size.")
 

@@ -91,15 +91,22 @@ class GridWorld:
             pit_probability: the paper's rho.
             must_be_solvable: redraw until ``fewest_pits() <= cost_limit / pit_cost``.
             cost_limit: ``d0``.
+
+        Raises:
+            InvalidModelError: none of ten thousand layouts has such a path.
         """
         generator = np.random.default_rng(seed)
-        while True:
+        for _ in range(10_000):
             goal = (int(generator.integers(size)), 0)
             pit = generator.random((size, size)) < pit_probability
             pit[goal] = pit[-1, -1] = False
             grid = cls(pit, goal, cost_limit=cost_limit)
             if not must_be_solvable or grid.fewest_pits() * grid.pit_cost <= cost_limit:
                 return grid
+        raise InvalidModelError(
+            f"pit_probability {pit_probability}: none of 10,000 layouts has a path within cost_limit {cost_limit}; "
+            "lower the first, raise the second, or say must_be_solvable=False."
+        )
 
     @classmethod
     def barriers(

@@ -6,9 +6,11 @@ cost of the state just entered as ``info["cost"]`` at every reset and step.
 """
 
 import difflib
+import math
+import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import Any, SupportsFloat
+from typing import Any, SupportsFloat, get_args, get_origin, get_type_hints
 
 import gymnasium
 import numpy as np
@@ -52,7 +54,7 @@ def make(
 
     Raises:
         ValueError: no such task or preset; the message says which is nearest.
-        TypeError: no such argument; the message lists those that exist.
+        TypeError: no such argument, or one of another type; the message lists those that exist.
     """
     worlds = {"device": device, **{key: changes.pop(key) for key in _WORLD_OPTIONS if key in changes}}
     if isinstance(task, str):
@@ -69,10 +71,28 @@ def _task(name: str, preset: str, changes: Mapping[str, Any]) -> Task:
     chosen: type[Task] = task_class(name)
     own = [each.name for each in fields(chosen) if each.init and not each.name.startswith("_")]
     valid = [*own, "preset", *_WORLD_OPTIONS]
-    for key in changes:
+    hints = get_type_hints(chosen)
+    for key, value in changes.items():
         if key not in own:
             raise TypeError(f"{name} has no argument {key!r}{_nearest(key, valid)} It takes {', '.join(valid)}.")
+        if wanted := _misfit(value, hints[key]):
+            raise TypeError(f"{name}: {key} is {value!r}; it must be {wanted}.")
     return chosen.preset(preset, **changes)
+
+
+def _misfit(value: Any, hint: Any) -> str:
+    """Return in words what a type hint wants if a value is something else; "" if it fits, or if the task checks it."""
+    if hint is bool:
+        return "" if isinstance(value, bool | np.bool_) else "true or false"
+    if get_origin(hint) is tuple:
+        kind = get_args(hint)[0]
+        return "" if isinstance(value, tuple) and all(isinstance(each, kind) for each in value) else f"{kind.__name__}s"
+    kinds = {int: (numbers.Integral, "an integer"), float: (numbers.Real, "a number")}
+    if hint not in kinds:
+        return ""
+    kind, wanted = kinds[hint]
+    is_number = isinstance(value, kind) and not isinstance(value, bool | np.bool_) and not math.isnan(value)
+    return "" if is_number else wanted
 
 
 def _nearest(word: str, valid: Mapping[str, Any] | Sequence[str]) -> str:

@@ -20,7 +20,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from .base import State, Task
+from .base import State, Task, require
 from .render import circle_shapes, draw_point, gather_shapes
 
 __all__ = ["PointCircle", "PointGather", "PointTask", "drive", "sense"]
@@ -91,6 +91,7 @@ class PointTask(Task):
     def __post_init__(self) -> None:
         if self.observation not in ("paper", "scaled"):
             raise ValueError(f"observation is {self.observation!r}; say 'paper' or 'scaled'.")
+        require(self, ("arena",), lambda value: 0 < value < math.inf, "finite and positive")
 
     @property
     def action_space(self) -> spaces.Box:
@@ -217,8 +218,16 @@ class PointGather(PointTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require(
+            self, ("n_apples", "n_bombs", "catch", "bomb_cost"), lambda value: 0 <= value < math.inf, "finite and >= 0"
+        )
+        require(self, ("n_bins", "span", "reach"), lambda value: 0 < value < math.inf, "finite and positive")
+        require(self, ("apple_reward",), math.isfinite, "finite")
         if len(self._place) < self.n_apples + self.n_bombs:
-            raise ValueError(f"{self.n_apples + self.n_bombs} items do not fit on {len(self._place)} free positions.")
+            raise ValueError(
+                f"{self.n_apples + self.n_bombs} items do not fit on {len(self._place)} free positions; lower "
+                "n_apples, n_bombs or spacing, or raise arena."
+            )
 
     @cached_property
     def _place(self) -> npt.NDArray[np.float64]:

@@ -13,6 +13,7 @@ __all__ = [
     "FloatArray",
     "IntArray",
     "Matrix",
+    "as_floats",
     "as_matrix",
     "as_vector",
     "check_distribution",
@@ -36,9 +37,22 @@ def frozen(array: FloatArray) -> FloatArray:
     return view
 
 
+def as_floats(name: str, value: Any) -> FloatArray:
+    """Return ``value`` as a new float64 array of any shape, or raise an error that names it."""
+    try:
+        given = np.asarray(value)
+        if given.dtype.kind not in "biufO":
+            raise TypeError(f"its entries are {given.dtype}")
+        return np.array(given, dtype=np.float64)
+    except (OverflowError, TypeError, ValueError) as error:
+        raise InvalidModelError(
+            f"{name} is no array of real numbers ({error}); give numbers, equally many in each row."
+        ) from error
+
+
 def as_vector(name: str, value: npt.ArrayLike, shape: tuple[int, ...]) -> FloatArray:
     """Return ``value`` as a read-only finite float64 array of ``shape``, or raise an error that names the entry."""
-    array = np.array(value, dtype=np.float64)
+    array = as_floats(name, value)
     if array.shape != shape:
         raise InvalidModelError(
             f"{name} has shape {array.shape}, expected {shape}; give one entry per row of the model."
@@ -52,6 +66,10 @@ def as_vector(name: str, value: npt.ArrayLike, shape: tuple[int, ...]) -> FloatA
 def as_matrix(name: str, value: Any) -> Matrix:
     """Return a dense float64 matrix or a ``csr_array``, finite and non-negative, or raise an error naming the entry."""
     if sparse.issparse(value):
+        if value.ndim != 2 or value.dtype.kind not in "biuf":
+            raise InvalidModelError(
+                f"{name} is sparse with shape {value.shape} and entries {value.dtype}; give real numbers on two axes."
+            )
         matrix = sparse.csr_array(value, dtype=np.float64, copy=True)
         matrix.sum_duplicates()
         bad = np.flatnonzero(~np.isfinite(matrix.data) | (matrix.data < 0))
@@ -62,7 +80,7 @@ def as_matrix(name: str, value: Any) -> Matrix:
                 f"{name}[{row}, {column}] is {matrix.data[bad[0]]}; a probability is finite and >= 0."
             )
         return matrix
-    array = np.array(value, dtype=np.float64)
+    array = as_floats(name, value)
     bad_entry = np.argwhere(~np.isfinite(array) | (array < 0))
     if bad_entry.size:
         where = tuple(int(i) for i in bad_entry[0])

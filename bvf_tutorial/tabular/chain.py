@@ -12,7 +12,7 @@ import numpy.typing as npt
 from scipy import sparse
 from scipy.sparse import csgraph
 
-from .arrays import ROUNDING, FloatArray, IntArray, Matrix, as_matrix, as_vector, check_distribution
+from .arrays import ROUNDING, FloatArray, IntArray, Matrix, as_floats, as_matrix, as_vector, check_distribution
 from .errors import InvalidModelError, ReducibleChainError, name_states
 
 __all__ = [
@@ -48,9 +48,7 @@ class Chain:
     initial: FloatArray
 
     def __post_init__(self) -> None:
-        transition = as_matrix("transition", self.transition)
-        if transition.ndim != 2 or transition.shape[0] != transition.shape[1]:
-            raise InvalidModelError(f"transition has shape {transition.shape}, expected a square [S, S] matrix.")
+        transition = _square(self.transition)
         size = transition.shape[0]
         termination = as_vector("termination", self.termination, (size,))
         if (termination < 0).any():
@@ -71,20 +69,21 @@ class Chain:
     @classmethod
     def killed(cls, transition: Matrix, initial: npt.ArrayLike) -> "Chain":
         """Build a chain whose missing row mass ends the episode: ``r = 1 - P 1`` (below 1e-12 it is rounding)."""
-        matrix = as_matrix("transition", transition)
+        matrix = _square(transition)
         missing = 1.0 - row_sums(matrix)
         if (missing < -ROUNDING).any():
             worst = int(np.argmin(missing))
             raise InvalidModelError(
                 f"row {worst} of transition sums to {1.0 - missing[worst]:.12g} > 1; scale it down to at most 1."
             )
-        return cls(matrix, np.where(missing > 1e-12, missing, 0.0), np.asarray(initial, dtype=np.float64))
+        return cls(matrix, np.where(missing > 1e-12, missing, 0.0), as_floats("initial", initial))
 
     @classmethod
     def continuing(cls, transition: Matrix) -> "Chain":
         """Build a chain that never ends; ``initial`` is uniform, which no stationary quantity depends on."""
-        size = np.shape(transition)[0]
-        return cls(transition, np.zeros(size), np.full(size, 1.0 / size))
+        matrix = _square(transition)
+        size = matrix.shape[0]
+        return cls(matrix, np.zeros(size), np.full(size, 1.0 / size))
 
     @property
     def n_states(self) -> int:
@@ -111,6 +110,13 @@ class Chain:
         index = np.flatnonzero(keep)
         transition = self.transition[index][:, index]
         return Chain(transition, self.termination[index], self.initial[index])
+
+
+def _square(transition: Matrix) -> Matrix:
+    matrix = as_matrix("transition", transition)
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.shape[0]:
+        raise InvalidModelError(f"transition has shape {matrix.shape}, expected a square [S, S] matrix.")
+    return matrix
 
 
 def row_sums(matrix: Matrix) -> FloatArray:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from .arrays import ROUNDING, FloatArray, Matrix, as_matrix, as_vector, check_distribution
+from .arrays import ROUNDING, FloatArray, Matrix, as_floats, as_matrix, as_vector, check_distribution
 from .chain import Chain, row_sums
 from .errors import InvalidModelError
 
@@ -55,8 +55,8 @@ class CMDP:
     termination: FloatArray
 
     def __post_init__(self) -> None:
-        reward = np.asarray(self.reward, dtype=np.float64)
-        if reward.ndim != 2:
+        reward = as_floats("reward", self.reward)
+        if reward.ndim != 2 or not reward.size:
             raise InvalidModelError(
                 f"reward has shape {reward.shape}, expected [S, A]; repeat a state reward along the actions."
             )
@@ -76,7 +76,8 @@ class CMDP:
                     f"{name}[{', '.join(map(str, where))}] is {array[where]}; it must be >= 0 (a gain belongs in "
                     "reward)."
                 )
-        if not (np.isfinite(self.cost_limit) and self.cost_limit >= 0):
+        limit = as_floats("cost_limit", self.cost_limit)
+        if limit.ndim or not 0 <= limit < np.inf:
             raise InvalidModelError(
                 f"cost_limit is {self.cost_limit}; it must be a finite number >= 0, in units of cost per episode."
             )
@@ -84,7 +85,7 @@ class CMDP:
         object.__setattr__(self, "reward", as_vector("reward", reward, (n_states, n_actions)))
         object.__setattr__(self, "cost", cost)
         object.__setattr__(self, "initial", check_distribution("initial", self.initial, n_states))
-        object.__setattr__(self, "cost_limit", float(self.cost_limit))
+        object.__setattr__(self, "cost_limit", float(limit))
         object.__setattr__(self, "termination", termination)
         _check_rows(self)
 
@@ -93,9 +94,11 @@ class CMDP:
         cls, transition: Matrix, reward: npt.ArrayLike, cost: npt.ArrayLike, initial: npt.ArrayLike, cost_limit: float
     ) -> "CMDP":
         """Build an episodic CMDP whose missing row mass ends the episode (mass below 1e-12 is rounding, not an end)."""
-        shape = np.shape(reward)
-        sums = row_sums(transition) if sparse.issparse(transition) else np.sum(transition, axis=-1)
-        missing = 1.0 - np.reshape(sums, shape)
+        given, matrix = as_floats("reward", reward), as_matrix("transition", transition)
+        n_states = len(np.atleast_1d(given))
+        if matrix.shape not in ((*given.shape, n_states), (given.size, n_states)):
+            return cls.continuing(matrix, given, cost, initial, cost_limit)  # which names the shape that does not fit
+        missing = 1.0 - matrix.sum(axis=-1).reshape(given.shape)
         termination = np.where(np.abs(missing) > 1e-12, missing, 0.0)
         if (termination < -ROUNDING).any():
             x, a = np.argwhere(termination < -ROUNDING)[0]
@@ -103,28 +106,16 @@ class CMDP:
                 f"row (state {x}, action {a}) of transition sums to {1 - missing[x, a]:.12g} > 1; scale it down to at "
                 "most 1."
             )
-        return cls(
-            transition,
-            np.asarray(reward),
-            np.asarray(cost),
-            np.asarray(initial),
-            cost_limit,
-            np.maximum(termination, 0.0),
-        )
+        costs, law = as_floats("cost", cost), as_floats("initial", initial)
+        return cls(matrix, given, costs, law, cost_limit, np.maximum(termination, 0.0))
 
     @classmethod
     def continuing(
         cls, transition: Matrix, reward: npt.ArrayLike, cost: npt.ArrayLike, initial: npt.ArrayLike, cost_limit: float
     ) -> "CMDP":
         """Build a CMDP that never ends; every row must sum to one, and value functions need a discount."""
-        return cls(
-            transition,
-            np.asarray(reward),
-            np.asarray(cost),
-            np.asarray(initial),
-            cost_limit,
-            np.zeros(np.shape(reward)),
-        )
+        given, costs, law = as_floats("reward", reward), as_floats("cost", cost), as_floats("initial", initial)
+        return cls(transition, given, costs, law, cost_limit, np.zeros(given.shape))
 
     @property
     def n_states(self) -> int:

@@ -75,6 +75,7 @@ def test_help_of_a_command_has_units_defaults_and_the_figure(capsys: pytest.Capt
     )
 
 
+@pytest.mark.field("misspelt")
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -232,6 +233,7 @@ def test_an_interrupted_process_goes_on_to_the_same_bytes(tmp_path: Path) -> Non
     assert split.metrics.read_bytes() == whole.metrics.read_bytes()
 
 
+@pytest.mark.field("failing-sweep")
 def test_sweep_goes_on_past_a_failure_and_names_it(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     words = [
         "sweep", "gather-a2c-pid", "--out", str(tmp_path), "--processes", "2", "--no-tensorboard", "--set",
@@ -334,6 +336,7 @@ def test_the_band_is_students_interval() -> None:
     assert half[3] == 0
 
 
+@pytest.mark.field("ragged-seeds")
 def test_curves_say_their_seeds_and_ends_and_the_limit(axes: Any) -> None:
     step = np.array([10.0, 20.0, 30.0])
     rng = np.random.default_rng(0)

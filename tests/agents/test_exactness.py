@@ -95,6 +95,7 @@ def test_a_stacked_run_is_the_same_seed_alone(algorithm: str, constraint: str) -
     assert not torch.equal(first[0], first[1])
 
 
+@pytest.mark.field("resume")
 @pytest.mark.parametrize(("algorithm", "constraint"), CASES)
 def test_twice_n_updates_are_n_and_a_resume_and_n(algorithm: str, constraint: str) -> None:
     """The state goes through a file that holds plain tensors only; evaluations happen in between and are equal too."""

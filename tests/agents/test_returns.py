@@ -101,6 +101,7 @@ def test_streaming_over_segments_equals_the_unbroken_stream(n_steps: int, cut: i
     assert torch.equal(torch.cat([first, rest]), whole)
 
 
+@pytest.mark.field("two-ends")
 def test_a_truncated_and_a_terminated_episode_in_one_rollout() -> None:
     """Advantages by hand. States: 0 1 2(cut) | 3 4(end) | 5, gamma 1/2, lambda 1/2; the move out of 2 and of 4 is none."""
     rollout = record(
@@ -130,6 +131,7 @@ def test_a_truncated_and_a_terminated_episode_in_one_rollout() -> None:
     np.testing.assert_allclose(back[:, 0, 0], [at_1, at_2, 8, 16 + 0.5 * (0.5 * 40 + 0.5 * 8), 32])
 
 
+@pytest.mark.field("cut-target")
 def test_the_target_at_a_truncation_uses_its_own_value_not_the_next_start() -> None:
     """Observation t, horizon 5, V(obs) = obs."""
     time = [0, 1, 2, 3, 4, 5, 0, 1]
@@ -139,6 +141,7 @@ def test_the_target_at_a_truncation_uses_its_own_value_not_the_next_start() -> N
     assert target[:5, 0, 0].tolist() == [5.0] * 5
 
 
+@pytest.mark.field("two-units", "endless-cost")
 def test_cost_1_for_200_steps_discounted_or_not() -> None:
     """200 undiscounted, 86.6 at gamma .99, 100 for ever: three different numbers."""
     one, keep = torch.ones(200, dtype=torch.float64), torch.cat([torch.ones(199), torch.zeros(1)]).double()

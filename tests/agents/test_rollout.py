@@ -29,6 +29,7 @@ def rollouts(step: list[TimeStep], length: list[int]) -> list[Rollout]:
     return result
 
 
+@pytest.mark.field("seven-steps")
 def test_three_step_episodes_over_seven_vector_steps() -> None:
     """States 0 1 2 3 | 0 1 2 3: each once, the start's and the last one's cost counted; 4 a whole episode, not 3 or 5."""
     step = stream(VectorEnv(Counter(horizon=3, state_cost=1.0), 1), 7)
@@ -104,6 +105,7 @@ def test_totals_over_rollouts_of_any_length_equal_a_plain_loop(
     assert (totals.n_states >= 1).all()
 
 
+@pytest.mark.field("zero-limit")
 def test_no_finished_episode_is_no_data() -> None:
     step = stream(VectorEnv(Counter(horizon=50), 2), 7)
     totals = EpisodeTotals.started(step[0]).after(rollouts(step, [7])[0], 1.0, window=1)

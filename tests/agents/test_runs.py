@@ -59,6 +59,7 @@ def test_every_preset_comes_back_equal_from_json(name: str) -> None:
     assert config_from_plain(json.loads(text)) == PRESETS[name]
 
 
+@pytest.mark.field("misspelt")
 def test_what_is_wrong_with_a_configuration_is_named() -> None:
     def broken(**change: Any) -> Any:
         plain = to_plain(PRESETS["circle-ppo-backward"])
@@ -165,6 +166,7 @@ def test_everything_that_is_logged_has_a_column(start: str, method: str) -> None
 # Folders, crashes, second processes.
 
 
+@pytest.mark.field("resume")
 @pytest.mark.parametrize(
     ("name", "algorithm"),
     [
@@ -245,6 +247,7 @@ def _hold(path: Path, ready: Any) -> None:
         signal.pause()
 
 
+@pytest.mark.field("eight-runs")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forking; the children start no threads
 def test_eight_processes_in_one_second_have_eight_folders(tmp_path: Path) -> None:
     context = multiprocessing.get_context("fork")
@@ -282,6 +285,7 @@ def test_a_second_process_is_refused_and_a_dead_one_holds_nothing(tmp_path: Path
     assert run(folder, has_events=False) == "finished"
 
 
+@pytest.mark.field("checkpoint")
 def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(tmp_path: Path, capsys: Any) -> None:
     path = tmp_path / "checkpoint.pt"
     with pytest.raises(FileNotFoundError, match="no checkpoint"):
@@ -323,6 +327,7 @@ class _Bomb:
         return (sys.exit, (3,))
 
 
+@pytest.mark.field("checkpoint")
 def test_a_checkpoint_runs_no_code(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint.pt"
     torch.save({"format": "bvf_tutorial checkpoint 1", "bomb": _Bomb()}, path)

@@ -71,6 +71,7 @@ def test_a_start_state_has_the_whole_limit_and_a_spent_limit_leaves_none() -> No
 # -- discrete actions ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.field("mask")
 def test_the_mask_is_a_comparison() -> None:
     """Scores below any penalty: only action 0 is admitted; a product with (Q + 1000) would choose the other."""
     score, cost = tensor(-1500, -1200), tensor(0, 5)
@@ -79,6 +80,7 @@ def test_the_mask_is_a_comparison() -> None:
     assert not is_empty
 
 
+@pytest.mark.field("empty-set")
 @pytest.mark.parametrize(("fallback", "expected"), [(torch.inf, 2), (0.0, 1)])
 def test_a_limit_below_every_cost_is_counted_and_falls_back(fallback: float, expected: int) -> None:
     score, cost = tensor(1, 9, 2), tensor(5, 6, 4)
@@ -115,6 +117,7 @@ def test_the_layer_on_hand_values_and_in_the_box() -> None:
     np.testing.assert_allclose(boxed.point, [[1.0, 0.1]], rtol=1e-12)  # clipping afterwards would give (1, .7)
 
 
+@pytest.mark.field("zero-gradient")
 def test_zero_gradients_and_empty_sets_leave_the_proposal_and_say_so() -> None:
     """g = 0 with slack +1 and -1 in one batch, and a half-space that the box does not meet: never NaN, never a corner."""
     point = tensor(0.25, -0.5).expand(4, 2)
@@ -160,17 +163,20 @@ def path(gains: Multiplier, episode_cost: list[float], limit: float, scale: floa
     return value
 
 
+@pytest.mark.field("multiplier")
 @pytest.mark.parametrize("rule", [each for each in MULTIPLIER_RULES if each != "fixed"])
 def test_cost_0_under_limit_25_for_100_updates_is_price_0(rule: str) -> None:
     assert path(Multiplier(rule), [0.0] * 100, 25.0, 25.0) == [0.0] * 100
 
 
+@pytest.mark.field("zero-limit")
 @pytest.mark.parametrize("rule", MULTIPLIER_RULES)
 def test_limit_0_and_cost_0_is_a_finite_price(rule: str) -> None:
     price = path(Multiplier(rule, fixed=0.5), [0.0] * 10, 0.0)
     assert price == [0.5 * (rule == "fixed")] * 10
 
 
+@pytest.mark.field("multiplier")
 def test_lagrangian_steps_are_proportional_to_the_violation() -> None:
     small, large = (path(Multiplier("lagrangian", rate=1e-3), [25 + excess], 25.0)[0] for excess in (1.0, 100.0))
     assert small == pytest.approx(1e-3)

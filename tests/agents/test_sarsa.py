@@ -51,6 +51,7 @@ def test_the_backward_value_eliminates_actions(limit: float, backward: float, ex
     assert not decision["is_empty"]
 
 
+@pytest.mark.field("empty-set")
 def test_where_nothing_is_admitted_the_cheapest_action_is_taken_and_counted() -> None:
     action, decision = decided(learner_of(Constraint("backward"), 9.0, 8.5, 2))
     assert (action, decision["is_empty"].item()) == (2, True)

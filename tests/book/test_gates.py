@@ -46,6 +46,7 @@ def make(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.field("broken-cell")
 def test_book_gate(tree: Path) -> None:
     good = make(tree, "book")
     assert good.returncode == 0, good.stdout + good.stderr

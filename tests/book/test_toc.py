@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import version
 
+import pytest
 import yaml
 
 from tests.book.chapters import ROOT, notebooks, toc_entries
@@ -34,6 +35,7 @@ def test_the_preface_lists_every_chapter_once() -> None:
             assert preface.count(f"<{path.stem}>`") == 1, f"the preface's table has no row, or two, for {path.stem}"
 
 
+@pytest.mark.field("broken-cell")
 def test_a_failing_cell_fails_the_build() -> None:
     config = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))
     assert config["execute"]["execute_notebooks"] == "force"

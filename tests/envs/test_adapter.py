@@ -53,6 +53,7 @@ def test_our_own_tasks_come_back_unchanged(name: str, time_limit: str) -> None:
     assert_equal(play(sync, action, [4, 5, 6]), play(make(name, 3, **options), action, [4, 5, 6]))
 
 
+@pytest.mark.field("seven-steps")
 def test_three_step_episodes_and_seven_steps() -> None:
     """The true transitions exactly; an episode costs 3, not 4, and the restart's step begins the next one."""
     step = play(FromGymnasium(vector(), cost_limit=2.0), still(7))
@@ -93,6 +94,7 @@ def broken(**options: Any) -> FromGymnasium:
     return FromGymnasium(SyncVectorEnv([*worlds]), cost_limit=1.0)
 
 
+@pytest.mark.field("nan-observation", "bad-cost")
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -127,6 +129,7 @@ def test_a_misshapen_cost_is_named(cost: Callable[[int], Any]) -> None:
         env.reset(0)
 
 
+@pytest.mark.field("bad-cost")
 def test_a_missing_cost_names_a_key_that_looks_like_it() -> None:
     class Other(CounterEnv):
         def _seen(self) -> Any:
@@ -155,6 +158,7 @@ def test_starts_that_report_no_cost() -> None:
 # --- the limit --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.field("one-limit")
 def test_there_is_one_limit_and_one_source() -> None:
     """Limit 20 in the environment and 25 from the caller: an error, or recorded when it is meant."""
     own = vector(of=lambda: CounterEnv(cost_limit=20.0))
@@ -320,6 +324,7 @@ def test_actions_are_clipped_reshaped_and_counted_from_zero() -> None:
         env.step(torch.zeros(1, 2))
 
 
+@pytest.mark.field("eighty-starts")
 def test_seeds_share_no_world() -> None:
     """Seeds 0-9 with 8 worlds: 80 starts, also where Gymnasium's rule, seed + world, would leave 17."""
 
@@ -368,6 +373,7 @@ def same(one: Any, two: Any) -> None:
         np.testing.assert_array_equal(one, two)
 
 
+@pytest.mark.field("five-and-six")
 def test_single_environments_there_and_back() -> None:
     """100 steps, both directions."""
     five, six = GymnasiumEnv("PointGather"), SixTupleEnv(7)
@@ -384,6 +390,7 @@ def test_single_environments_there_and_back() -> None:
                 same(one.reset(), two.reset())
 
 
+@pytest.mark.field("five-and-six")
 def test_vector_environments_there_and_back() -> None:
     five, again = (
         GymnasiumVectorEnv("PointGather", 3),

@@ -75,6 +75,7 @@ def test_the_seed_is_the_trajectory(name: str) -> None:
     assert is_random == (name != "PointCircle")
 
 
+@pytest.mark.field("eighty-starts")
 @every_task
 def test_eighty_starts_of_ten_seeds(name: str) -> None:
     """Seeds 0-9 with 8 worlds each: no start twice. (With seed + world, 17 would be left.)"""
@@ -91,6 +92,7 @@ def test_eighty_starts_of_ten_seeds(name: str) -> None:
     assert len(np.unique(seen, axis=0)) == len(seen)
 
 
+@pytest.mark.field("own-noise")
 @every_task
 def test_worlds_share_no_noise(name: str) -> None:
     """Not one number in common, over runs, worlds and steps, for starts and moves."""
@@ -165,6 +167,7 @@ def test_the_horizon_terminates_or_truncates(name: str, time_limit: str) -> None
     assert torch.equal(step.observation, other.observation) and torch.equal(step.cost, other.cost)
 
 
+@pytest.mark.field("batch-of-one")
 @every_task
 def test_alone_in_a_batch_of_one_and_in_a_batch_of_many(name: str) -> None:
     """Bitwise, over several episodes: Gymnasium's single environment, its vector of one, and a world of four."""
@@ -282,6 +285,7 @@ def test_actions_outside_the_box_are_clipped(name: str) -> None:
     assert_equal(play(env, action), play(short(name), action.clamp(low, high)))
 
 
+@pytest.mark.field("three-horizons")
 @every_task
 @BOTH_LIMITS
 @pytest.mark.parametrize("horizon", [1, 7, 30])
@@ -358,6 +362,7 @@ def test_an_unseeded_environment_can_be_repeated() -> None:
 # --- cases from the field, on tasks whose every number is known -------------------------------------------------------
 
 
+@pytest.mark.field("cut-target")
 def test_the_last_observation_is_the_last_states() -> None:
     """Observation t, horizon 5, truncated: the step of the cut shows 5, never the next start's 0."""
     env = VectorEnv(Counter(horizon=5), time_limit="truncate")
@@ -367,6 +372,7 @@ def test_the_last_observation_is_the_last_states() -> None:
     assert not step.terminated.any()
 
 
+@pytest.mark.field("seven-steps")
 def test_three_step_episodes_and_seven_steps() -> None:
     """The true transitions, and a cost of 3 + the start's an episode; the restart's step is nobody's transition."""
     step = play(VectorEnv(Counter(horizon=3)), torch.zeros(7, 1, 1, 1))
@@ -380,6 +386,7 @@ def test_three_step_episodes_and_seven_steps() -> None:
     assert step.cost.sum() == 8
 
 
+@pytest.mark.field("nan-observation")
 @pytest.mark.parametrize("key", ["observation", "reward", "cost"])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_what_is_not_finite_at_step_ten_is_named(key: str, value: float) -> None:
@@ -391,6 +398,7 @@ def test_what_is_not_finite_at_step_ten_is_named(key: str, value: float) -> None
         env.step(torch.zeros(2, 2, 1))
 
 
+@pytest.mark.field("bad-cost")
 @pytest.mark.parametrize("when", [0, 4])
 def test_a_negative_cost_is_named(when: int) -> None:
     env = VectorEnv(Counter(broken=(("cost", when, -1.0),)))
@@ -398,6 +406,7 @@ def test_a_negative_cost_is_named(when: int) -> None:
         play(env, torch.zeros(5, 1, 1, 1))
 
 
+@pytest.mark.field("zero-limit")
 def test_a_limit_of_zero_on_a_task_without_costs() -> None:
     step = play(VectorEnv(Counter(cost_limit=0.0, state_cost=0.0)), torch.zeros(256, 1, 1, 1))
     assert step.cost.sum() == 0 and step.reward.isfinite().all()

@@ -62,6 +62,7 @@ def test_ids_make_single_and_vector_environments(name: str) -> None:
     assert many.action_space == gymnasium.vector.utils.batch_space(single.action_space, 3)
 
 
+@pytest.mark.field("five-and-six")
 @every_task
 def test_every_reset_and_step_reports_its_cost(name: str) -> None:
     """One number where there is one world; an array with Gymnasium's mask where there are several."""
@@ -117,6 +118,7 @@ def test_arguments_reach_the_task_and_its_worlds() -> None:
     assert gymnasium.make_vec("bvf/PointGather-v0", 2, preset="binding", cost_limit=2.5).cost_limit == 2.5
 
 
+@pytest.mark.field("misspelt")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -44,6 +44,7 @@ def test_a_world_sees_the_same_numbers_in_any_batch_and_grouping() -> None:
     assert many.start(0, 0).shape == (50, 0)
 
 
+@pytest.mark.field("own-noise")
 def test_no_two_numbers_are_shared() -> None:
     """Over runs, worlds, steps and purposes: 32-bit numbers repeat as often as independent ones would, no more."""
     noise = WorldNoise.seeded([0] * 64 + [1] * 64, [*range(64), *range(64)], CPU)

@@ -297,6 +297,7 @@ except render.RenderingError as error:
 """
 
 
+@pytest.mark.field("no-display")
 def test_no_display(opengl: str, tmp_path: Path) -> None:
     """MuJoCo is imported first, under its own choice of OpenGL; nothing is printed on the way out, no file is left."""
     finished = run(DRAW, tmp_path)
@@ -319,6 +320,7 @@ def test_each_backend(backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert finished.stdout.strip() == f"(48, 64, 3) True {backend}"
 
 
+@pytest.mark.field("no-display")
 @pytest.mark.skipif(sys.platform != "linux", reason="glfw draws without DISPLAY elsewhere")
 def test_no_working_backend_is_a_clear_error_and_no_abort(tmp_path: Path) -> None:
     finished = run(DRAW, tmp_path, MUJOCO_GL="glfw")
@@ -342,6 +344,7 @@ def test_wrong_setting(value: str, message: str, tmp_path: Path) -> None:
     assert re.match(f"refused: {message}", finished.stdout)
 
 
+@pytest.mark.field("no-display")
 @pytest.mark.skipif(sys.platform != "linux", reason="names of signals and packages are Linux's")
 def test_a_crashing_driver_is_survived_and_a_repair_noticed(
     fresh_choice: None, monkeypatch: pytest.MonkeyPatch

@@ -35,6 +35,7 @@ def test_core_dependencies_are_all_preinstalled() -> None:
     assert {requirement.name for requirement in dependencies([])} <= set(RUNTIME.pins)
 
 
+@pytest.mark.field("two-numpys")
 @pytest.mark.parametrize("path", notebooks(), ids=lambda path: path.stem)
 def test_chapter_replaces_nothing(path: Path) -> None:
     package = asked_for(set_up_cell(read(path)))
@@ -42,6 +43,7 @@ def test_chapter_replaces_nothing(path: Path) -> None:
     assert replaced(RUNTIME, dependencies(extras(package))) == {}
 
 
+@pytest.mark.field("two-numpys")
 @pytest.mark.parametrize("path", notebooks(), ids=lambda path: path.stem)
 def test_chapter_asks_pip_for_no_upgrade(path: Path) -> None:
     """Pip leaves alone what satisfies a range, unless it is told otherwise, or told to install another thing as well."""

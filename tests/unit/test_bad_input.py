@@ -129,6 +129,7 @@ def trap() -> tb.CMDP:
     return tb.CMDP.episodic(transition, np.zeros((3, 2)), [0.0, 1.0, 0], [1.0, 0, 0], 1.0)
 
 
+@pytest.mark.field("improper-policy")
 def test_policy_that_never_ends() -> None:
     """Named before any solve: no singular matrix, no endless loop (cases: improper policy at gamma 1)."""
     chain = tb.policy_chain(trap(), [[1, 0], [1, 0], [1, 0]])
@@ -216,6 +217,7 @@ def test_episodes() -> None:
         tb.td(whole, tb.CHAIN4_COST, step_size=50.0)
 
 
+@pytest.mark.field("empty-set")
 def test_a_limit_just_below_the_least_cost_is_infeasible() -> None:
     """HiGHS gives up (status 4) on this layout and limit: still an answer, and it says why no policy is allowed."""
     pit = np.zeros((12, 12), bool)

@@ -329,6 +329,7 @@ def test_a_wide_box_is_no_box() -> None:
 # Flags
 
 
+@pytest.mark.field("zero-gradient")
 def test_zero_gradient_is_flagged_and_nothing_moves() -> None:
     normal = torch.tensor([[0.0, 0.0], [0.0, 0.0], [3e-4, 4e-4], [3e-4, 4e-4], [1e-30, 0.0]])
     offset = torch.tensor([-1.0, 0.0, -1.0, -1.0, -1.0])

@@ -61,7 +61,7 @@ ORDER = {
 MOST_LINES = {
     "tabular": 4500,
     "envs": 4400,
-    "agents": 3500,
+    "agents": 3650,
     "api": 900,
     "cli": 700,
     "halfspace": 450,

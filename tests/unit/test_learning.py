@@ -241,6 +241,7 @@ def test_streams_are_laid_end_to_end() -> None:
         assert single[x] == pytest.approx(running[np.flatnonzero(path == x)[-1]])
 
 
+@pytest.mark.field("no-cost")
 def test_zero_costs_are_worth_zero() -> None:
     """Reward 1 and cost 0 everywhere: every cost estimator says 0."""
     episodes, free = draw(100), np.zeros(4)
