@@ -218,7 +218,7 @@ class Emulation:
             book.mkdir()
             for notebook in BOOK.glob("*.ipynb"):
                 shutil.copy2(notebook, book)
-            shutil.copytree(ROOT / "results", Path(disk) / "results")
+            shutil.copytree(ROOT / "results", Path(disk) / "results", ignore=shutil.ignore_patterns(".*"))
             release.run([self.python, "-m", "tools.notebooks", "execute", str(book / path.name)], ROOT)
 
 

@@ -149,9 +149,11 @@ def write(output: Path = OUTPUT, book: Path = BOOK) -> list[Path]:
         edition = student_edition(notebook, target.stem, names, repository)
         target.write_text(dumps(edition), encoding="utf-8")
     for table in tables(list(chapters.values())):
-        copy = shutil.copytree if table.is_dir() else shutil.copy2
         (output / "results").mkdir(exist_ok=True)
-        copy(table, output / "results" / table.name)
+        if table.is_dir():  # without the checkpoints of trainings that go on there
+            shutil.copytree(table, output / "results" / table.name, ignore=shutil.ignore_patterns(".*"))
+        else:
+            shutil.copy2(table, output / "results" / table.name)
     text = README.format(title=names.chapter["preface"], package=repository.package, url=repository.url)
     (output / "README.md").write_text(text, encoding="utf-8")
     return [*written, output / "README.md"]
