@@ -140,5 +140,5 @@ def test_a_life_of_any_order(name: str) -> None:
 @pytest.mark.parametrize("name", ["GridWorld", "PointCircle", "PointGather", "SafeCheetah"])
 def test_a_long_life_of_any_order(name: str) -> None:
     machine = type(f"LongLifeOf{name}", (Life,), {"name": name})
-    machine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+    machine.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
     machine.TestCase().runTest()
