@@ -25,7 +25,7 @@ def test_a_short_training_keeps_its_memory_and_a_planted_leak_is_seen(
     advance = Trainer.advance
 
     def leaking(self: Trainer):
-        leak.append(bytearray(b"x") * 200_000)
+        leak.append(bytearray(b"x") * 500_000)
         return advance(self)
 
     monkeypatch.setattr(Trainer, "advance", leaking)
