@@ -1,8 +1,8 @@
 """Does a long training keep its memory? Train, log, evaluate and save checkpoints for an hour, and watch the peak.
 
-Usage: ``python -m benchmarks.soak [--preset NAME] [--minutes 60]``. It prints the largest resident memory so far at every
-twentieth of the time, and exits with 1 if it grew after the first half by more than ``ALLOWED``: caches and allocators
-fill at the beginning, a leak goes on.
+Usage: ``python -m benchmarks.soak [--preset NAME] [--minutes 60]``. It prints the largest resident memory so far, at
+every twentieth of the time, and exits with 1 if it grew after the first half by more than ``ALLOWED``: caches fill at
+the beginning, a leak goes on.
 """
 
 from __future__ import annotations
