@@ -28,7 +28,10 @@ REPOSITORY_TESTS = (
     *(f"unit/test_{name}.py" for name in ("readme", "experiments", "study", "tuning", "imports", "soak")),
     *(f"agents/test_{name}.py" for name in ("promises", "new_method")),
 )
-TEST_TOOLS = ("pytest", "pytest-xdist", "hypothesis", "beartype", "jaxtyping", "nbformat", "cvxpy", "psutil", "ipywidgets")
+TEST_TOOLS = (
+    *("pytest", "pytest-xdist", "hypothesis", "beartype", "jaxtyping"),
+    *("nbformat", "cvxpy", "psutil", "ipywidgets"),
+)
 # Outside the repository there are no notebooks: pytest runs without nbval and with this in the place of pyproject.toml.
 PYTEST_INI = """\
 [pytest]
