@@ -8,10 +8,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+
+from tqdm import tqdm
 
 __all__ = ["Fork"]
 
@@ -39,6 +42,8 @@ class Fork:
                 os.dup2(target, number)
             # New ones: those of the parent are pytest's, and may hold text that was never written.
             sys.stdout, sys.stderr = (open(number, "w", buffering=1, closefd=False) for number in (1, 2))  # noqa: SIM115
+            # tqdm's lock is a semaphore that forks share: one that is killed while it holds it would stop all others.
+            tqdm.set_lock(threading.RLock())
             status = work()
         except BaseException:
             traceback.print_exc()
