@@ -7,6 +7,7 @@ import contextlib
 import errno
 import io
 import os
+import re
 import socket
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -27,6 +28,7 @@ __all__ = [
 ]
 
 _FORMAT = "bvf_tutorial checkpoint 1"
+_PARTIAL = re.compile(r"\..+\.(\d+|link)")
 
 
 class CheckpointError(ValueError):
@@ -159,9 +161,10 @@ def locked(folder: Path) -> Iterator[None]:
         with naming(path):
             file.truncate(0)
             file.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())
-        # Checkpoints are written under this lock, so what stands half written beside them is a killed process's.
-        for partial in folder.glob(".checkpoint*"):
-            partial.unlink(missing_ok=True)
+        # A run's files are written under this lock, so what stands half written beside them is a killed process's.
+        for partial in folder.glob(".*"):
+            if _PARTIAL.fullmatch(partial.name):
+                partial.unlink(missing_ok=True)
         try:
             yield
         finally:

@@ -159,7 +159,9 @@ def settings_of_algorithms(draw: st.DrawFn) -> tuple[Any, tuple[str, ...]]:
     if isinstance(place[path[-1]], list):
         place[path[-1]] = draw(st.lists(st.integers(-1, 3), max_size=3))
     elif isinstance(place[path[-1]], int | float) and not isinstance(place[path[-1]], bool):
-        place[path[-1]] = draw(NUMBERS.filter(lambda value: abs(value) < 1e3 or not math.isfinite(value)))
+        place[path[-1]] = draw(
+            NUMBERS.filter(lambda value: abs(value) < 1e3 or value != value or abs(value) == math.inf)
+        )
     else:
         assume(False)
     return plain, path

@@ -98,7 +98,7 @@ def test_a_broken_cell_fails_the_book_by_name(tree: Path, code: str, what: list[
     assert config.count("  timeout: 300") == 1
     (tree / "_config.yml").write_text(config.replace("  timeout: 300", "  timeout: 5"), encoding="utf-8")
     result = make(tree, "book")
-    said = result.stdout + result.stderr
+    said = re.sub(r"\x1b\[[0-9;]*m", "", result.stdout + result.stderr)  # colours
     assert result.returncode != 0
     assert "01_chapter" in said
     for text in what:

@@ -82,7 +82,9 @@ class Folder(RuleBasedStateMachine):
             assert self.folder.status == "failed"
         self.has_garbage = False
 
-    @precondition(lambda self: self.folder.metrics.exists() and self.folder.status != "finished")
+    @precondition(
+        lambda self: self.folder.metrics.exists() and self.folder.status != "finished" and not self.has_garbage
+    )
     @rule()
     def a_row_is_cut_short(self) -> None:
         with open(self.folder.metrics, "ab") as file:
