@@ -195,7 +195,7 @@ def run(
         LockedError: another process trains there.
         CheckpointError: no checkpoint is readable.
     """
-    with locked(folder.path), _recorded(folder):
+    with locked(folder.path), _recorded(folder) as ending:
         trainer, n_rows = _begun(folder)
         folder.update_manifest(
             cost_limit=trainer.learner.setting.cost_limit, seeds=[*trainer.learner.setting.seeds], done=trainer.done
@@ -215,7 +215,7 @@ def run(
                 report(trainer.done, rows)
         folder.save(trainer, n_rows)
         status = "finished" if trainer.is_finished else "interrupted"
-        folder.update_manifest(status=status, done=trainer.done)
+        ending |= {"status": status, "done": trainer.done}
     return status
 
 
@@ -232,8 +232,12 @@ def _begun(folder: RunFolder) -> tuple[Trainer, int]:
 
 
 @contextlib.contextmanager
-def _recorded(folder: RunFolder) -> Iterator[None]:
-    """Keep the manifest true: times add up over resumes, and how it ended stands there, whatever happens."""
+def _recorded(folder: RunFolder) -> Iterator[dict[str, Any]]:
+    """Keep the manifest true: times add up over resumes, and how it ended stands there, whatever happens.
+
+    Yields a table to fill with how it ended. One write brings it and the times: a run killed between two would be
+    finished without its times, and nobody would come to remove what the second left half written.
+    """
     before, wall, cpu = folder.manifest, time.monotonic(), time.process_time()
 
     def spent() -> dict[str, Any]:
@@ -249,8 +253,9 @@ def _recorded(folder: RunFolder) -> Iterator[None]:
         status="running", process=os.getpid(), n_sessions=int(before.get("n_sessions", 0)) + 1,
         started=before.get("started", time.strftime("%Y-%m-%dT%H:%M:%S%z")), **_origin(folder.config),
     )  # fmt: skip
+    ending: dict[str, Any] = {}
     try:
-        yield
+        yield ending
     except BaseException as error:
         ending = {"status": "failed", "error": f"{type(error).__name__}: {error}"}
         if isinstance(error, KeyboardInterrupt):
@@ -258,7 +263,7 @@ def _recorded(folder: RunFolder) -> Iterator[None]:
         with contextlib.suppress(OSError):  # on a full disk, what could not be written first is what to tell
             folder.update_manifest(**ending, **spent())
         raise
-    folder.update_manifest(**spent())
+    folder.update_manifest(**ending, **spent())
 
 
 def _origin(config: Config) -> dict[str, Any]:
