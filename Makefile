@@ -24,7 +24,7 @@ SITE_SOURCES := $(shell find book bvf_tutorial results -type f -not -path '*/.*'
                   2>/dev/null | sed 's/ /\\ /g') _config.yml _toc.yml
 CHAPTERS = $(wildcard book/*.ipynb)
 
-.PHONY: help setup book student slides course pdf epub release colab site-speed test slow-test study experiments figures reproduce lint format notebooks lab bench gpu-bench soak site-test screenshots linkcheck clean distclean
+.PHONY: help setup book student slides course pdf epub release colab site-speed test slow-test coverage study experiments figures reproduce lint format notebooks lab bench gpu-bench soak site-test screenshots linkcheck clean distclean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | while IFS="$$(printf '\t')" read -r name text; do \
@@ -52,6 +52,9 @@ test: $(INSTALLED) ## run the unit tests and every notebook
 
 slow-test: $(INSTALLED) ## run the tests of benchmark length
 	$(RUN) -m pytest --numprocesses=$(WORKERS) --dist=load -m slow tests
+
+coverage: $(INSTALLED) ## run the unit tests and say which branches of the package none of them takes; under 95% is a failure
+	$(RUN) -m pytest --numprocesses=$(WORKERS) --dist=loadfile --cov tests
 
 study: $(INSTALLED) ## run the side-by-side study of results/safe_improvement.csv (resumes)
 	$(RUN) -m studies.safe_improvement
@@ -135,7 +138,7 @@ linkcheck: $(INSTALLED) ## follow every external link (needs the internet)
 	$(BIN)/jupyter-book build . --builder linkcheck
 
 clean: ## remove what was built, keep .venv
-	rm -rf _build build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf _build build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
 
 distclean: clean ## remove .venv too
 	rm -rf $(VENV) *.egg-info
