@@ -159,7 +159,7 @@ def main() -> None:
         beside = f"{statistics.median(to_sync):.2f}" if to_sync else ""
         base = f"{LIMIT}, 1 thread" if name.endswith(("sync", "1 thread")) and "async" not in name else LIMIT
         ratio = [a / b for a, b in zip(rates, rate[base, 0], strict=True)]
-        shown = f"{statistics.median(ratio):.2f}" if "heetah" in name else ""
+        shown = f"{statistics.median(ratio):.2f}" if "Cheetah" in name else ""
         print(f"{name:>32} {n or '':>7} {statistics.median(rates):>20,.0f} {shown:>13} {beside:>13}")
         rows.append((name, n or "", round(statistics.median(rates)), shown, beside))
     if chosen.out:

@@ -224,7 +224,7 @@ def measure(device: torch.device, worlds: list[int], deadline: float, report: Re
     for n in worlds:
         for name, task in {**TASKS, "SafeCheetah": lambda: envs.SafeCheetah(backend="warp")}.items():
             if time.perf_counter() > deadline:
-                report.add(f"{name}", n, float("nan"), "steps/s", "left out: the budget is spent")
+                report.add(name, n, float("nan"), "steps/s", "left out: the budget is spent")
                 continue
             rate, memory = throughput(task(), n, device, 1.0)
             report.add(name, n, rate, "steps/s", f"{memory / 1000:.1f} kB a world" if memory else "")

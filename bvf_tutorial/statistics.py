@@ -284,7 +284,7 @@ def steps_to_feasibility(step: npt.ArrayLike, cost: npt.ArrayLike, limit: float)
     is_out = (table > limit) | has_ended(table)
     # Points from which on nothing is over, the first of them that has data.
     stays = ~np.logical_or.accumulate(is_out[::-1], axis=0)[::-1] & ~np.isnan(table)
-    return np.where(stays.any(axis=0), at[stays.argmax(axis=0)], np.inf)
+    return np.asarray(np.where(stays, at[:, None], np.inf).min(axis=0, initial=np.inf))
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from tqdm import tqdm
 
 from bvf_tutorial import tabular as tb
 from bvf_tutorial.agents import Config, Sarsa, Trainer, make_trainer, preset
+from bvf_tutorial.agents.storage import write_atomically
 from bvf_tutorial.agents.train import Row
 from bvf_tutorial.envs import GridTask
 
@@ -70,11 +71,11 @@ def exact_values(trainer: Trainer) -> dict[str, list[float]]:
     assert isinstance(learner, Sarsa)
     assert isinstance(task, GridTask)
     grids = [task.grid_of(run * trainer.env.n_envs) for run in range(trainer.env.n_runs)]
-    cost = torch.as_tensor(np.stack([grid.to_cmdp().cost for grid in grids]), dtype=torch.float32)
-    action = learner.greedy_policy(cost).numpy()
+    cmdps = [grid.to_cmdp() for grid in grids]
+    cost = torch.as_tensor(np.stack([cmdp.cost for cmdp in cmdps]), dtype=torch.float32, device=learner.setting.device)
+    action = learner.greedy_policy(cost).numpy(force=True)
     found: dict[str, list[float]] = {"ExactEpRet": [], "ExactEpCost": [], "BestEpRet": []}
-    for grid, chosen in zip(grids, action, strict=True):
-        cmdp = grid.to_cmdp()
+    for grid, cmdp, chosen in zip(grids, cmdps, action, strict=True):
         policy = np.eye(cmdp.n_actions)[chosen]
         chain = tb.policy_chain(cmdp, policy)
         for key, signal in (("ExactEpRet", tb.policy_reward(cmdp, policy)), ("ExactEpCost", cmdp.cost)):
@@ -150,8 +151,7 @@ def write(path: Path, rows: list[dict[str, str]], n_runs: int) -> None:
     table = csv.DictWriter(text, fields, restval="", lineterminator="\n")
     table.writeheader()
     table.writerows(rows)
-    path.with_suffix(".tmp").write_text(text.getvalue(), encoding="utf-8")
-    path.with_suffix(".tmp").replace(path)
+    write_atomically(path, text.getvalue().encode())
 
 
 if __name__ == "__main__":

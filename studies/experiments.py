@@ -47,6 +47,7 @@ from tqdm import tqdm
 from bvf_tutorial import tabular as tb
 from bvf_tutorial.agents import Config, Constraint, EnvironmentConfig, Sarsa, Trainer, make_trainer, preset
 from bvf_tutorial.agents.plain import flat, to_plain
+from bvf_tutorial.agents.runs import processor
 from bvf_tutorial.agents.storage import load_checkpoint, locked, save_checkpoint, write_atomically
 from bvf_tutorial.agents.train import Row
 from bvf_tutorial.agents.tuned import TUNED
@@ -371,7 +372,7 @@ def _table_text(
         "commit": ", ".join(commits),
         "seeds": f"{first} to {last}",
         "cost limit": f"{limit:g}",
-        "hardware": f"{platform.machine()}, {_processor()}, {os.cpu_count()} cores; device {_device(arm.config)}",
+        "hardware": f"{platform.machine()}, {processor()}, {os.cpu_count()} cores; device {_device(arm.config)}",
         "versions": f"Python {platform.python_version()}, {versions}",
         "seconds": ", ".join(f"{name} {value:.1f}" for name, value in seconds.items()),
         "settings": json.dumps(settings_of(arm.config)),
@@ -400,14 +401,6 @@ def _version(name: str) -> str:
 def _device(config: Config) -> str:
     is_cuda = torch.device(config.device).type == "cuda"
     return torch.cuda.get_device_name(config.device) if is_cuda else config.device
-
-
-def _processor() -> str:
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        return platform.processor() or "unknown processor"
-    return next((line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("model name")), "")
 
 
 def stale_settings(arm: Arm) -> list[str]:

@@ -123,14 +123,6 @@ def student_edition(notebook: Any, slug: str, names: Names, repository: Reposito
     return normalise(nbformat.v4.new_notebook(cells=cells), slug, repository)
 
 
-def first_unsolved(notebook: Any) -> str:
-    """Return the id of the first cell that waits for code, '' if there is none."""
-    for cell in notebook.cells:
-        if cell.cell_type == "code" and EXERCISE_TAG in cell.metadata.get("tags", []):
-            return str(cell.id)
-    return ""
-
-
 def tables(notebooks: Sequence[Any], results: Path = ROOT / "results") -> list[Path]:
     """Return the files and folders of ``results/`` whose names stand in some chapter's code."""
     code = "\n".join(cell.source for notebook in notebooks for cell in notebook.cells if cell.cell_type == "code")

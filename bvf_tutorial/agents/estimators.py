@@ -6,7 +6,7 @@ then those of R separate trainings. What a run draws depends on its own seed alo
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
@@ -179,13 +179,8 @@ class Moments:
         zero = torch.zeros(n_runs, n_features, device=device)
         return cls(zero[:, 0], zero, zero)
 
-    @classmethod
-    def of_state(cls, state: Mapping[str, Tensor]) -> "Moments":
-        """Return the moments that ``state`` holds."""
-        return cls(**state)
-
     def state(self) -> dict[str, Tensor]:
-        """Return the three tensors by name."""
+        """Return the three tensors by name, which make the same moments again."""
         return {"count": self.count, "mean": self.mean, "square": self.square}
 
     def after(self, sample: Tensor) -> "Moments":

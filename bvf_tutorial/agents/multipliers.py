@@ -8,7 +8,7 @@ To add a rule, write one function and add one line to ``MULTIPLIER_RULES``.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import torch
 from torch import Tensor
@@ -41,7 +41,7 @@ class Multiplier:
         integral: gain on its sum.
         derivative: gain on its growth.
         prediction: gain on the change of episode cost that an update's importance ratios predict; 0 for none.
-        most: largest price of "lagrangian" and "pid".
+        most: largest price of "lagrangian" and "pid", and of every rule while ``prediction`` is positive.
         initial: first price of "lagrangian", first sum of "pid". From 0 the price must first see the limit broken; from
             a high price the policy starts careful, and the price falls while episodes cost less than the limit.
     """
@@ -60,19 +60,9 @@ class Multiplier:
     def __post_init__(self) -> None:
         if self.rule not in MULTIPLIER_RULES:
             raise ValueError(f"multiplier.rule is {self.rule!r}; choose one of {', '.join(MULTIPLIER_RULES)}.")
-        for key in (
-            "fixed",
-            "recovery",
-            "rate",
-            "proportional",
-            "integral",
-            "derivative",
-            "prediction",
-            "most",
-            "initial",
-        ):
-            if not getattr(self, key) >= 0:
-                raise ValueError(f"multiplier.{key} is {getattr(self, key)}; it must be >= 0.")
+        for key, value in asdict(self).items():
+            if key != "rule" and not value >= 0:
+                raise ValueError(f"multiplier.{key} is {value}; it must be >= 0.")
 
 
 @dataclass(frozen=True, eq=False)

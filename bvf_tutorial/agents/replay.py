@@ -63,14 +63,16 @@ def film(
     Args:
         folder: with a checkpoint.
         run: position of the run, 0 for the first seed.
-        n_episodes: how many.
+        n_episodes: how many, at least 1.
         is_deterministic: the mean or greedy action in place of a sampled one.
         size: (height, width), pixels.
 
     Raises:
-        ValueError: no such run.
+        ValueError: no such run, or no episode.
     """
     config = folder.config
+    if n_episodes < 1:
+        raise ValueError(f"n_episodes is {n_episodes}; it is at least 1.")
     if not 0 <= run < config.n_runs:
         raise ValueError(f"run is {run}; this training has the runs 0 to {config.n_runs - 1}.")
     trainer = _trained(folder)

@@ -26,7 +26,7 @@ from .plain import ConfigError, config_from_plain, differences, to_plain
 from .storage import CheckpointError, load_checkpoint, locked, save_checkpoint, write_atomically
 from .train import Row, Trainer
 
-__all__ = ["Report", "RunFolder", "run"]
+__all__ = ["Report", "RunFolder", "processor", "run"]
 
 Report = Callable[[int, Sequence[Row]], None]
 """Called after every update with the environment steps per run so far and the rows of metrics that were due."""
@@ -125,14 +125,16 @@ class RunFolder:
         return self.path / "metrics.csv"
 
     def update_manifest(self, **entry: Any) -> None:
-        """Write entries of the manifest, keeping the others."""
-        self._write("manifest.json", self.manifest | entry)
+        """Write entries of the manifest, keeping the others; the error of an earlier status goes with it."""
+        kept = {key: each for key, each in self.manifest.items() if key != "error" or "status" not in entry}
+        self._write("manifest.json", kept | entry)
 
     def trainer(self) -> tuple[Trainer, int, str]:
         """Return the trainer as its checkpoint left it, the rows logged by then, and a warning or "".
 
         Raises:
             FileNotFoundError: there is no checkpoint.
+            OSError: the training's device is not here.
             CheckpointError: none is readable, or it is of another version of this package.
             ConfigError: the checkpoint is of another configuration; the message names the keys.
         """
@@ -294,7 +296,7 @@ def _origin(config: Config) -> dict[str, Any]:
         "device": config.device,
         "hardware": {
             "platform": platform.platform(),
-            "processor": _processor(),
+            "processor": processor(),
             "cores": os.cpu_count(),
             "accelerator": torch.cuda.get_device_name(config.device) if is_cuda else "",
             "threads": torch.get_num_threads(),
@@ -302,7 +304,8 @@ def _origin(config: Config) -> dict[str, Any]:
     }
 
 
-def _processor() -> str:
+def processor() -> str:
+    """Return the name of this machine's processor as the system tells it, "" if it does not."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:

@@ -117,7 +117,10 @@ def load_file(path: Path, device: str, kind: str) -> dict[str, Any]:
 
     Raises:
         CheckpointError: it is missing, damaged, or of another format.
+        OSError: the device is not here; the file may be as good as ever.
     """
+    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+        raise OSError(f"{path} is asked for on {device!r}, and torch finds none here; use a machine that has one.")
     try:
         with zipfile.ZipFile(path) as archive:
             broken = archive.testzip()

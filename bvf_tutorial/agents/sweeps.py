@@ -76,24 +76,29 @@ def sweep(
     Args:
         parent: of the folders.
         configs: by folder name.
-        n_processes: at once.
+        n_processes: at once, at least 1.
         arguments: further ones for ``train``.
         tell: told one line about every start and end.
         is_stopped: asked often; true interrupts the running ones, which write checkpoints, and starts no more.
+
+    Raises:
+        ValueError: ``n_processes`` is less than 1.
     """
+    if n_processes < 1:
+        raise ValueError(f"n_processes is {n_processes}; it is at least 1.")
     status, waiting = {}, []
     for name, config in configs.items():
         try:
             folder = _prepared(parent / name, config)
+            if folder.status == "finished":
+                status[name] = "finished"
+                tell(f"{name}: already finished")
+            else:
+                (folder.path / "log.txt").open("ab").close()  # or its process could not be started
+                waiting.append(folder)
         except (ConfigError, OSError) as error:
             status[name] = f"failed: {error}"
             tell(f"{name}: {status[name]}")
-            continue
-        if folder.status == "finished":
-            status[name] = "finished"
-            tell(f"{name}: already finished")
-        else:
-            waiting.append(folder)
     running: dict[str, tuple[RunFolder, subprocess.Popen[bytes]]] = {}
     was_told = False
     while waiting or running:

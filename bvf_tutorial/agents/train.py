@@ -34,6 +34,9 @@ class Trainer:
         evaluator: judges the policy; it has an environment of its own.
         log_every: environment steps per run between two rows of metrics.
         evaluate_every: environment steps per run between two evaluations; 0 for none.
+
+    Raises:
+        ValueError: ``log_every`` or ``evaluate_every`` is out of its range.
     """
 
     def __init__(
@@ -46,6 +49,8 @@ class Trainer:
         log_every: int = 10_000,
         evaluate_every: int = 0,
     ) -> None:
+        if log_every < 1 or evaluate_every < 0:
+            raise ValueError(f"log_every is {log_every}, at least 1; evaluate_every is {evaluate_every}, at least 0.")
         self.env, self.learner, self.seed, self.n_env_steps = env, learner, seed, n_env_steps
         self.evaluator, self.log_every, self.evaluate_every = evaluator, log_every, evaluate_every
         self.done = self._evaluated = 0

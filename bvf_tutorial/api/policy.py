@@ -105,7 +105,7 @@ class Policy:
             "learner": self.learner.state_dict(),
         }
         buffer = io.BytesIO()
-        torch.save(content, buffer)
+        torch.save(_plain(content), buffer)
         write_atomically(Path(path), buffer.getvalue())
 
     def _require(self, key: str, value: npt.ArrayLike, is_needed: bool) -> None:
@@ -116,11 +116,21 @@ class Policy:
             )
 
 
+def _plain(value: Any) -> Any:
+    """Return containers with Python's numbers for NumPy's, which torch does not load from a file that runs no code."""
+    if type(value) is dict:
+        return {key: _plain(each) for key, each in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(_plain, value))
+    return value.item() if isinstance(value, np.generic) else value
+
+
 def load(path: str | Path, device: str = "cpu") -> Policy:
     """Return the policy that ``Policy.save`` wrote.
 
     Raises:
         FileNotFoundError: there is no such file.
+        OSError: there is no such device here.
         ValueError: the file is damaged or no policy of this package.
     """
     if not Path(path).exists():

@@ -219,9 +219,8 @@ class Problem:
             return self._task_worlds(n_envs, n_runs, first_world)
         if n_runs != 1:
             raise ValueError(f"n_runs is {n_runs}; a foreign environment has one run, so train once per seed.")
-        limit: float | Literal["environment"] = "environment"
-        if isinstance(self.cost_limit, int | float):
-            limit = self.cost_limit
+        is_declared = self._has_several or self.cost_limit == "environment"
+        limit: float | Literal["environment"] = "environment" if is_declared else float(self.cost_limit)  # type: ignore[arg-type]
         env = self._made()
         name = name_of(env)  # errors name it, and not the vector environment around it
         if not isinstance(env, gymnasium.vector.VectorEnv):
@@ -242,7 +241,7 @@ class Problem:
 
     @property
     def _has_several(self) -> bool:
-        return not isinstance(self.cost_limit, str) and isinstance(self.cost_limit, Mapping | Sequence)
+        return isinstance(self.cost_limit, Mapping) or np.ndim(self.cost_limit) > 0
 
     def _task_worlds(self, n_envs: int, n_runs: int, first_world: int) -> VectorEnv:
         if self._has_several:

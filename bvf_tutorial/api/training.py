@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
-import numpy as np
 from gymnasium import spaces
 
 from ..agents import (
@@ -76,16 +75,18 @@ def evaluate(
         is_deterministic: take the mean or greedy action.
 
     Raises:
-        ValueError: the environment's observations or actions are not the policy's.
+        ValueError: the environment's observations or actions are not the policy's. Bounds of observations may differ,
+            save for SARSA, whose observations they count.
     """
     setting = policy.learner.setting
     problem = env if isinstance(env, Problem) else Problem(env, setting.cost_limit)
     worlds = problem.make(min(n_episodes, 20), setting.n_runs, EVALUATION_WORLD)
-    for key in ("observation_space", "action_space"):
-        ours, theirs = getattr(setting, key).shape, getattr(worlds, key).shape
-        if ours != theirs:
-            raise ValueError(f"the environment's {key} has shape {theirs}, but the policy was trained on {ours}.")
+    is_counted = isinstance(policy.algorithm, SarsaConfig)
     try:
+        for key, is_whole in (("observation_space", is_counted), ("action_space", True)):
+            ours, theirs = getattr(setting, key), getattr(worlds, key)
+            if ours.shape != theirs.shape or (is_whole and ours != theirs):
+                raise ValueError(f"the environment's {key} is {theirs}, but the policy was trained on {ours}.")
         return _judge(worlds, setting, n_episodes)(policy.learner, is_deterministic)
     finally:
         worlds.close()
@@ -161,7 +162,7 @@ def _judge(worlds: Any, setting: Setting, n_episodes: int) -> Evaluator:
 def _check_actions(setting: Setting) -> None:
     """Raise, in words, for the one combination of spaces that no algorithm here takes."""
     space = setting.observation_space
-    is_finite = bool((space.low == 0).all()) and bool(np.isin(space.high, (1.0,)).all() or space.shape == (1,))
+    is_finite = bool((space.low == 0).all()) and bool((space.high == 1).all() or space.shape == (1,))
     if isinstance(setting.action_space, spaces.Discrete) and not is_finite:
         raise ValueError(
             f"Actions are {setting.action_space} and observations {space}: PPO and A2C here take boxes of actions, and "

@@ -132,13 +132,14 @@ def near(word: str, valid: Iterable[str]) -> str:
 
 
 def value_after(words: Sequence[str], option: str) -> str:
-    """Return the word after an option, or behind its ``=``; "" without it."""
-    for i, word in enumerate(words):
+    """Return the word after an option, or behind its ``=``, of several the last, as tyro does; "" without it."""
+    found = ""
+    for word, following in zip(words, [*words[1:], ""], strict=True):
         if word == option:
-            return words[i + 1] if i + 1 < len(words) else ""
-        if word.startswith(f"{option}="):
-            return word.partition("=")[2]
-    return ""
+            found = following
+        elif word.startswith(f"{option}="):
+            found = word.partition("=")[2]
+    return found
 
 
 def preset_in(words: Sequence[str]) -> str:

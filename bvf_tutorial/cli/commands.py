@@ -151,8 +151,12 @@ def _plot(words: list[str]) -> int:
     if not given.folders:
         raise UsageError("give at least one run's folder.")
     folders = [RunFolder.open(path) for path in given.folders]
-    names = [folder.config.name for folder in folders]
-    names = [name if names.count(name) == 1 else folder.path.name for name, folder in zip(names, folders, strict=True)]
+    # A curve's name is the first of these that no other run has; two runs of one name would be one curve.
+    kinds = [[f.config.name for f in folders], [f.path.name for f in folders], [str(f.path) for f in folders]]
+    names = [
+        next((n for n, kind in zip(own, kinds, strict=True) if kind.count(n) == 1), own[-1])
+        for own in zip(*kinds, strict=True)
+    ]
     curves: dict[str, Any] = {}
     without = []
     for name, folder in zip(names, folders, strict=True):
@@ -200,6 +204,8 @@ def _sweep(words: list[str]) -> int:
     for each in given.set:
         if "=" not in each:
             raise UsageError(f"--set {each!r} is no KEY=VALUE[,VALUE...].")
+    if given.processes < 1:
+        raise UsageError(f"--processes is {given.processes}; it is at least 1.")
     settings = {key: values_of(text) for key, _, text in (each.partition("=") for each in given.set)}
     try:
         configs, errors = planned(given.presets, given.seeds, settings)

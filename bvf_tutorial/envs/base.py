@@ -339,8 +339,8 @@ class VectorEnv:
         self.task.close()
 
     def render(self, world: int = 0, size: tuple[int, int] = (480, 480)) -> npt.NDArray[np.uint8]:
-        """Return a picture [height, width, 3] of one world (counted over runs and worlds)."""
-        return self.task.draw({key: value[world : world + 1] for key, value in self._state.items()}, size)
+        """Return a picture [height, width, 3] of one world (counted over runs and worlds), once there is a state."""
+        return self.task.draw({key: value[world : world + 1] for key, value in self.state.items()}, size)
 
     def _seed(self, seed: int | Sequence[int] | None) -> None:
         n_worlds = len(self._world)
@@ -356,9 +356,10 @@ class VectorEnv:
             raise ValueError(f"{len(seeds)} seeds for {self.n_runs} runs of {self.n_envs} worlds; give 1, R or R * B.")
 
     def _plant(self, seed: Sequence[int], index: Sequence[int]) -> None:
-        self.seed = tuple(int(each) for each in seed)
-        if min(self.seed) < 0:
-            raise ValueError(f"seed {min(self.seed)} is negative; seeds are integers >= 0.")
+        seeds = tuple(int(each) for each in seed)
+        if min(seeds) < 0:
+            raise ValueError(f"seed {min(seeds)} is negative; seeds are integers >= 0.")
+        self.seed = seeds
         self.task = self.task.seeded(self.seed)
         self._noise = WorldNoise.seeded(self.seed, index, self.device)
         self._fault = torch.full_like(self._world, -1)
@@ -425,6 +426,8 @@ class VectorEnv:
             if int(least) < 0 or int(most) >= space.n:
                 self._blame("action", action, (action >= 0) & (action < int(space.n)), f"in 0..{space.n - 1}", 1)
             return action
+        if not action.is_floating_point():
+            action = action.to(torch.float32)  # bounds of the action's own type would be cut to whole numbers
         if not self._is_host:
             self._record(~action.isfinite().all(dim=1))
         elif not math.isfinite(float(action.sum())):

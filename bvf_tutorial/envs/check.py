@@ -85,15 +85,19 @@ def check_cmdp_env(env: Environment, n_steps: int = 1000, seed: int = 0) -> CMDP
     if len(record.cost):
         _check_values(record, problem)
     if not player.is_stopped:
-        player.found = _Findings()  # a repeated play repeats what is wrong with it
-        _check_seed(record, _play(player, n_steps, seed), problem)
+        player.found = _Findings()
+        again = _play(player, n_steps, seed)
+        if len(again.cost):
+            _check_seed(record, again, problem)
         statistic = _check_episodes(record, _horizon(env), problem, note)
-    if problem.text:
-        raise InvalidEnvironmentError(player.name, problem.lines())
-    if player.n_worlds > 1:
+    if not (problem.text or player.is_stopped) and player.n_worlds > 1:
         short = min(n_steps, 200)
         alike, other = (_play(player, short, seed, change) for change in (0, 1))
-        _check_worlds(alike, other, note)
+        if not player.is_stopped:
+            _check_worlds(alike, other, note)
+    problem.add_new(player.found)
+    if problem.text:
+        raise InvalidEnvironmentError(player.name, problem.lines())
     return CMDPReport(*statistic, player.cost_limit, note.lines())
 
 
@@ -107,6 +111,12 @@ class _Findings:
     def add(self, kind: str, text: str, count: int = 1) -> None:
         self.text.setdefault(kind, text)
         self._count[kind] = self._count.get(kind, 0) + count
+
+    def add_new(self, other: "_Findings") -> None:
+        """Add the kinds that are not here yet: a repeated play repeats what is wrong with the first."""
+        for kind, text in other.text.items():
+            if kind not in self.text:
+                self.add(kind, text, other._count[kind])
 
     def where(self, kind: str, is_bad: Any, text: Callable[[int, int], str]) -> None:
         """Add the first True of ``is_bad`` [T + 1, W]; ``text`` takes its step and world."""

@@ -103,10 +103,9 @@ class Locomotion(Task):
     backend: Backend = "auto"
     n_threads: int = 0
     _engines: dict[tuple[int, torch.device], Physics] = field(
-        default_factory=dict, init=False, repr=False, compare=False, hash=False
+        default_factory=dict, init=False, repr=False, compare=False
     )
-
-    _rest: dict[torch.device, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False, hash=False)
+    _rest: dict[torch.device, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not hasattr(type(self), "robot"):

@@ -64,6 +64,8 @@ def sense(pose: Tensor, item: Tensor, is_there: Tensor, n_bins: int, span: float
     Returns:
         [W, n_bins], in [0, 1].
     """
+    if not item.shape[1]:  # there is no nearest of none
+        return item.new_zeros(len(item), n_bins)
     offset = item - pose[:, None, :2]
     distance = torch.hypot(offset[..., 0], offset[..., 1])
     bearing = torch.atan2(offset[..., 1], offset[..., 0]) - pose[:, 2:]
@@ -214,7 +216,8 @@ class PointGather(PointTask):
     n_bins: int = 10
     span: float = math.pi
     reach: float = 6.0
-    _place_on: dict[torch.device, Tensor] = field(default_factory=dict, repr=False, compare=False)
+    # Never an argument: a changed copy has other places.
+    _place_on: dict[torch.device, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -146,7 +146,7 @@ def reachable(transition: Matrix, seed: npt.NDArray[np.bool_]) -> npt.NDArray[np
 
 def can_terminate(chain: Chain) -> npt.NDArray[np.bool_]:
     """Return from which states the episode can end, [S]; if it can from all, it surely does from all."""
-    return reachable(_pattern(chain.transition).T, chain.termination > 0)
+    return reachable(chain.transition.T, chain.termination > 0)
 
 
 def communicating_classes(chain: Chain) -> IntArray:

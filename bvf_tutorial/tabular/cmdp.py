@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from .arrays import ROUNDING, FloatArray, Matrix, as_floats, as_matrix, as_vector, check_distribution
+from .arrays import ROUNDING, FloatArray, Matrix, as_floats, as_matrix, as_vector, check_distribution, frozen
 from .chain import Chain, row_sums
 from .errors import InvalidModelError
 
@@ -96,7 +96,7 @@ class CMDP:
         """Build an episodic CMDP whose missing row mass ends the episode (mass below 1e-12 is rounding, not an end)."""
         given, matrix = as_floats("reward", reward), as_matrix("transition", transition)
         n_states = len(np.atleast_1d(given))
-        if matrix.shape not in ((*given.shape, n_states), (given.size, n_states)):
+        if given.ndim != 2 or matrix.shape not in ((*given.shape, n_states), (given.size, n_states)):
             return cls.continuing(matrix, given, cost, initial, cost_limit)  # which names the shape that does not fit
         missing = 1.0 - matrix.sum(axis=-1).reshape(given.shape)
         termination = np.where(np.abs(missing) > 1e-12, missing, 0.0)
@@ -138,7 +138,10 @@ class CMDP:
 
 
 def check_policy(cmdp: CMDP, policy: npt.ArrayLike) -> FloatArray:
-    """Return ``policy`` as a float64 array [S, A] of distributions, or raise an error that names the row."""
+    """Return ``policy`` as a float64 array [S, A] of distributions, or raise an error that names the row.
+
+    Entries within ``ROUNDING`` below zero become zero.
+    """
     probability = as_vector("policy", policy, (cmdp.n_states, cmdp.n_actions))
     bad = np.flatnonzero((probability < -ROUNDING).any(axis=1) | (np.abs(probability.sum(axis=1) - 1.0) > ROUNDING))
     if bad.size:
@@ -146,7 +149,7 @@ def check_policy(cmdp: CMDP, policy: npt.ArrayLike) -> FloatArray:
         raise InvalidModelError(
             f"policy row {x} is {probability[x]}, not a distribution; make it non-negative and divide it by its sum."
         )
-    return probability
+    return frozen(np.maximum(probability, 0.0))
 
 
 def uniform_policy(cmdp: CMDP) -> FloatArray:

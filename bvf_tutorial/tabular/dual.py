@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .arrays import FloatArray
-from .cmdp import CMDP, check_policy, greedy_policy, policy_chain, uniform_policy
+from .cmdp import CMDP, greedy_policy, policy_chain, uniform_policy
 from .errors import InvalidModelError, SolveError
 from .optimum import Optimum, occupancy_measure, policy_from_occupancy
 from .resolvent import Resolvent
@@ -221,7 +221,7 @@ def _optimal(cmdp: CMDP, signal: npt.ArrayLike, gamma: float) -> FloatArray:
     policy = uniform_policy(cmdp)
     while True:
         chain = policy_chain(cmdp, policy)
-        value = Resolvent(chain, gamma).right((check_policy(cmdp, policy) * reward).sum(axis=1))
+        value = Resolvent(chain, gamma).right((policy * reward).sum(axis=1))
         score = q_value(cmdp, reward, value, gamma)
         scale = IMPROVEMENT * (1.0 + np.abs(score).max(axis=1))
         present = (policy * score).sum(axis=1)

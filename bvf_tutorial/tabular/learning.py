@@ -22,7 +22,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 from .arrays import FloatArray, as_vector
-from .errors import InvalidModelError, SolveError
+from .errors import DiscountError, InvalidModelError, SolveError
 from .sampling import Episodes, reversed_episodes
 
 __all__ = [
@@ -56,12 +56,7 @@ def lambda_returns(
         discount: [T, ...], gamma inside an episode, 0 at its end.
         lambda_: scalar or broadcastable to [T, ...].
     """
-    signal, following, factor = (np.asarray(a, dtype=np.float64) for a in (cost, next_value, discount))
-    if not (signal.shape == following.shape == factor.shape) or signal.ndim < 1:
-        raise InvalidModelError(
-            f"cost {signal.shape}, next_value {following.shape} and discount {factor.shape} must share one shape [T, "
-            "...]."
-        )
+    signal, following, factor = _alike(cost, next_value, discount)
     mix = np.broadcast_to(np.asarray(lambda_, dtype=np.float64), signal.shape)
     target = np.empty_like(signal)
     carried = following[-1] if len(signal) else following
@@ -103,15 +98,30 @@ def n_step_returns(cost: npt.ArrayLike, next_value: npt.ArrayLike, discount: npt
         next_value: ``v_{t+1}``, [T, ...].
         discount: [T, ...], 0 at the end of an episode.
         n_steps: ``n >= 1``; 1 is TD(0), T or more is Monte Carlo with bootstrap at the cut.
+
+    Raises:
+        InvalidModelError: the shapes differ, or ``n_steps`` is below 1.
     """
     if n_steps < 1:
         raise InvalidModelError(f"n_steps is {n_steps}; a target looks at least one step ahead.")
-    signal, following, factor = (np.asarray(a, dtype=np.float64) for a in (cost, next_value, discount))
+    signal, following, factor = _alike(cost, next_value, discount)
     # The n-step target at t is one backup of the (n-1)-step target at t + 1; the last step can only bootstrap.
     target = signal + factor * following
     for _ in range(min(n_steps, len(signal)) - 1):
         target = signal + factor * np.concatenate([target[1:], following[-1:]])
     return target
+
+
+def _alike(
+    cost: npt.ArrayLike, next_value: npt.ArrayLike, discount: npt.ArrayLike
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    signal, following, factor = (np.asarray(a, dtype=np.float64) for a in (cost, next_value, discount))
+    if not (signal.shape == following.shape == factor.shape) or signal.ndim < 1:
+        raise InvalidModelError(
+            f"cost {signal.shape}, next_value {following.shape} and discount {factor.shape} must share one shape [T, "
+            "...]."
+        )
+    return signal, following, factor
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +153,7 @@ def monte_carlo(episodes: Episodes, cost: npt.ArrayLike, direction: str = "forwa
         InvalidModelError: an episode whose far end is unknown has no Monte Carlo return; the episode is named. Use
             ``td`` there.
     """
-    table, batch = _prepare(episodes, cost, direction)
+    table, batch = _prepare(episodes, cost, direction, gamma)
     open_ended = np.flatnonzero(~batch.is_end_known)
     if open_ended.size:
         raise InvalidModelError(
@@ -219,10 +229,17 @@ def td(
         step_size: ``alpha`` or a schedule ``k -> alpha_k`` over updates.
         batch_size: ``B`` episodes per update.
         initial_weight: [K]; empty for zeros.
+
+    Raises:
+        DiscountError, InvalidModelError: an argument out of its range or of another shape; it is named.
+        SolveError: the weights diverge.
     """
-    table, batch = _prepare(episodes, cost, direction)
+    table, batch = _prepare(episodes, cost, direction, gamma, lambda_)
+    if batch_size < 1:
+        raise InvalidModelError(f"batch_size is {batch_size}; an update needs at least one episode.")
     phi = _features(features, table.size)
-    weight = np.array(initial_weight, dtype=np.float64) if np.size(initial_weight) else np.zeros(phi.shape[1])
+    start = initial_weight if np.size(initial_weight) else np.zeros(phi.shape[1])
+    weight = as_vector("initial_weight", start, phi.shape[1:])
     schedule = step_size if callable(step_size) else (lambda _: step_size)
     history = [weight]
     for update, first in enumerate(range(0, batch.n_episodes, batch_size)):
@@ -286,7 +303,7 @@ def lstd(
     Raises:
         SolveError: a singular system: features that the sample cannot tell apart; their number is given.
     """
-    table, batch = _prepare(episodes, cost, direction)
+    table, batch = _prepare(episodes, cost, direction, gamma, lambda_)
     phi = _features(features, table.size)
     used = np.ones(phi.shape[1], dtype=bool)
     if not np.size(features):
@@ -381,7 +398,9 @@ def streaming_backward_td(
     Returns:
         ``v``, [S]; zero at states never visited.
     """
-    table = as_vector("cost", cost, (np.size(cost),))
+    table, _ = _prepare(episodes, cost, "forward", gamma, lambda_)
+    if n_streams < 1:
+        raise InvalidModelError(f"n_streams is {n_streams}; it is at least 1.")
     if not episodes.is_start_known.all():
         raise InvalidModelError(
             f"episode {int(np.argmin(episodes.is_start_known))} begins in the middle; streaming needs known starts."
@@ -442,7 +461,13 @@ def _steps(batch: Episodes, cost: FloatArray, value: FloatArray, gamma: float) -
     )
 
 
-def _prepare(episodes: Episodes, cost: npt.ArrayLike, direction: str) -> tuple[FloatArray, Episodes]:
+def _prepare(
+    episodes: Episodes, cost: npt.ArrayLike, direction: str, gamma: float, lambda_: float = 0.0
+) -> tuple[FloatArray, Episodes]:
+    if not 0.0 <= gamma <= 1.0:
+        raise DiscountError(f"gamma is {gamma}; a discount factor lies in [0, 1].")
+    if not 0.0 <= lambda_ <= 1.0:
+        raise InvalidModelError(f"lambda_ is {lambda_}; it lies in [0, 1]: 0 is one step, 1 is Monte Carlo.")
     if direction not in ("forward", "backward"):
         raise InvalidModelError(f"direction is {direction!r}; use 'forward' or 'backward'.")
     table = as_vector("cost", cost, (np.size(cost),))

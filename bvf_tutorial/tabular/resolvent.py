@@ -28,6 +28,7 @@ __all__ = ["RESIDUAL_LIMIT", "CensoredFactor", "Resolvent"]
 
 RESIDUAL_LIMIT = 1e-8
 """Largest residual a sparse solution may leave at any entry, relative to the sum of the magnitudes that meet there."""
+_TOO_RARE = "the chain ends too rarely for float64: add termination, discount, or use a dense model."
 
 
 class Resolvent:
@@ -40,7 +41,8 @@ class Resolvent:
     Raises:
         DiscountError: gamma outside [0, 1], or gamma = 1 on a chain that never ends.
         ImproperPolicyError: gamma = 1 and the episode never ends from some state; the states are named.
-        SolveError: from ``left`` and ``right``, a sparse solution that fails its own equation at some entry.
+        SolveError: ``I - gamma P`` of a sparse chain is singular in float64; from ``left`` and ``right``, a sparse
+            solution that fails its own equation at some entry.
     """
 
     def __init__(self, chain: Chain, gamma: float = 1.0) -> None:
@@ -57,7 +59,10 @@ class Resolvent:
         matrix = sparse.csc_array(sparse.eye_array(chain.n_states) - transition)
         # States in order of time (a clock in the state) make the matrix triangular: as it stands it fills nothing in.
         ordering = "MMD_AT_PLUS_A" if sparse.tril(transition).nnz else "NATURAL"
-        lu = linalg.splu(matrix, permc_spec=ordering, diag_pivot_thresh=0.0, options={"SymmetricMode": True})
+        try:
+            lu = linalg.splu(matrix, permc_spec=ordering, diag_pivot_thresh=0.0, options={"SymmetricMode": True})
+        except RuntimeError as error:
+            raise SolveError(f"the sparse system cannot be factored ({error}); {_TOO_RARE}") from error
         self._left = lambda source: _checked(lu.solve(source, trans="T"), transition.T, source)
         self._right = lambda signal: _checked(lu.solve(signal), transition, signal)
 
@@ -158,7 +163,6 @@ def _checked(solution: FloatArray, matrix: object, source: FloatArray) -> FloatA
             np.argmax(np.where(np.isfinite(solution), residual / np.maximum(scale, np.finfo(float).tiny), np.inf))
         )
         raise SolveError(
-            f"the linear solve fails its own equation at state {worst} (residual {residual[worst]:.3g}); the chain "
-            "ends too rarely for float64: add termination, discount, or use a dense model."
+            f"the linear solve fails its own equation at state {worst} (residual {residual[worst]:.3g}); {_TOO_RARE}"
         )
     return solution

@@ -146,19 +146,20 @@ def tail_probability(law: npt.ArrayLike, threshold: float, unit: float = 1.0) ->
         unit: grid of the law.
 
     Raises:
-        InvalidModelError: the threshold lies beyond the grid; how many levels it needs is said.
+        InvalidModelError: the threshold lies beyond the grid; how many levels it needs is said. Or a bad unit.
     """
     table = _law_table(law)
+    _check_unit(unit)
     # Rounded up by 1e-9 of a level, so that a threshold of 0.3 on a grid of 0.1 means level 3.
-    inside = int(np.floor(threshold / unit + 1e-9)) + 1
-    if inside > table.shape[1]:
+    inside = np.floor(threshold / unit + 1e-9) + 1
+    if not inside <= table.shape[1]:
         raise InvalidModelError(
             f"threshold {threshold} lies beyond the last level {(table.shape[1] - 1) * unit:g} of the law; compute it "
-            f"with n_levels >= {inside}."
+            f"with n_levels >= {inside:.0f}."
         )
     # Both the levels above and what is beyond them are summed; where that is nothing, rounding may leave -1e-17.
     beyond = np.maximum(1.0 - table.sum(axis=1), 0.0)
-    return np.asarray(np.minimum(table[:, max(inside, 0) :].sum(axis=1) + beyond, 1.0))
+    return np.asarray(np.minimum(table[:, int(max(inside, 0)) :].sum(axis=1) + beyond, 1.0))
 
 
 def conditional_value_at_risk(law: npt.ArrayLike, level: float, unit: float = 1.0) -> FloatArray:
@@ -181,6 +182,7 @@ def conditional_value_at_risk(law: npt.ArrayLike, level: float, unit: float = 1.
     if not 0.0 <= level < 1.0:
         raise InvalidModelError(f"level is {level}; it lies in [0, 1), and 0.9 means the worst tenth.")
     table = _law_table(law)
+    _check_unit(unit)
     missing = 1.0 - table.sum(axis=1)
     if (missing > TRUNCATION_LIMIT).any():
         row = int(np.nanargmax(missing))
@@ -269,8 +271,7 @@ def _levels(cost: npt.ArrayLike, size: int, n_levels: int, unit: float) -> IntAr
     """Return the costs as whole numbers of ``unit``, or raise an error that names the state off the grid."""
     if n_levels < 1 or n_levels != int(n_levels):
         raise InvalidModelError(f"n_levels is {n_levels}; it counts levels of cost, so it is an integer >= 1.")
-    if not (np.isfinite(unit) and unit > 0):
-        raise InvalidModelError(f"unit is {unit}; the grid of the cost is a finite number > 0.")
+    _check_unit(unit)
     signal = as_vector("cost", cost, (size,))
     level = np.rint(signal / unit)
     wrong = np.flatnonzero((signal < 0) | (np.abs(signal / unit - level) > 1e-9 * np.maximum(level, 1.0)))
@@ -301,6 +302,11 @@ def _law_table(law: npt.ArrayLike) -> FloatArray:
         x, k = np.argwhere(table < 0)[0]
         raise InvalidModelError(f"law[{x}, {k}] is {table[x, k]}; a probability is >= 0.")
     return table
+
+
+def _check_unit(unit: float) -> None:
+    if not (np.isfinite(unit) and unit > 0):
+        raise InvalidModelError(f"unit is {unit}; the grid of the cost is a finite number > 0.")
 
 
 def _check_variance(variance: FloatArray) -> None:

@@ -183,7 +183,7 @@ def _cumulative(probability: FloatArray) -> FloatArray:
 
 def _successor_table(cmdp: CMDP) -> tuple[IntArray, FloatArray]:
     """Return successors and cumulative probabilities, [S * A, W]; column 0, successor -1, ends the episode."""
-    kernel = sparse.csr_array(cmdp.kernel)
+    kernel = sparse.csr_array(cmdp.kernel, copy=True)  # the next line writes into it
     kernel.eliminate_zeros()
     count = np.diff(kernel.indptr)
     width = int(count.max(initial=0)) + 1

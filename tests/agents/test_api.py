@@ -21,7 +21,7 @@ from torch import Tensor
 from bvf_tutorial import api
 from bvf_tutorial.agents import CONSTRAINTS, ActorCriticConfig, make_trainer, preset
 from bvf_tutorial.agents.constraints import Situation, admitted, backward_allowance, corrected_mean
-from bvf_tutorial.envs import EnvironmentFault, PointCircle
+from bvf_tutorial.envs import EnvironmentFault, GridTask, PointCircle
 from bvf_tutorial.halfspace import Status
 
 ROOT = Path(__file__).parents[2]
@@ -188,6 +188,9 @@ def test_same_seed_same_numbers_other_seed_others() -> None:
         ("GridWorld", {}, ValueError, "use sarsa"),
         ("CartPole-v1", {"cost_limit": 1.0}, ValueError, "DiscretizeObservation"),
         (PointCircle(), {"cost_limit": {"a": 1.0}}, ValueError, "has one cost"),
+        (PointCircle(), {"cost_limit": np.ones(2)}, ValueError, "has one cost"),
+        (Line, {"log_every": 0}, ValueError, "log_every is 0, at least 1"),
+        (Line, {"evaluate_every": -1}, ValueError, "evaluate_every is -1, at least 0"),
         (lambda: Line("mapping"), {"cost_limit": {"far": 1.0, "left": 1.0}}, ValueError, r"\['far', 'right'\], but .*'left'"),
         (lambda: Line("mapping"), {"cost_limit": {"far": 1.0, "right": 0.0}}, ValueError, "positive and finite"),
     ],
@@ -195,6 +198,41 @@ def test_same_seed_same_numbers_other_seed_others() -> None:
 def test_bad_input_says_what_to_do(make: Any, options: dict[str, Any], error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         api.train(make, n_env_steps=100, **options)
+
+
+def test_a_limit_may_be_a_number_of_numpy() -> None:
+    assert api.Problem(Line, np.float32(5)).make(1).cost_limit == 5  # type: ignore[arg-type]  # not the environment's 3
+    assert api.Problem(Line, np.int64(5)).make(1).cost_limit == 5  # type: ignore[arg-type]
+    several = api.Problem(lambda: Line("mapping", limit=0.0), np.array([2.0, 5.0])).make(1)  # type: ignore[arg-type]
+    assert several.cost_limit == 1
+
+
+def test_a_policy_with_numbers_of_numpy_comes_back(tmp_path: Path) -> None:
+    rate = np.float64(2e-3)
+    result = api.train(Line, replace(SMALL, learning_rate=rate), "backward", seed=np.int64(3), n_env_steps=300)
+    result.save(tmp_path / "policy.pt")
+    again = api.load(tmp_path / "policy.pt")
+    assert again.learner.setting.seeds == (3,)
+    assert again.algorithm.learning_rate == rate
+    seen = np.array([0.3, 1.0, 0.0])
+    assert np.array_equal(again(seen, 1.0), result.policy(seen, 1.0))
+
+
+def test_a_policy_is_judged_where_it_was_trained() -> None:
+    class Wider(Line):
+        def __init__(self) -> None:
+            super().__init__()
+            self.action_space = spaces.Box(-2.0, 2.0, (1, 1))
+
+    policy = api.train(Line, SMALL, "unconstrained", n_env_steps=300).policy
+    with pytest.raises(
+        ValueError, match=r"the environment's action_space is Box\(-2.0, 2.0, .* trained on Box\(-2.0, 1.0"
+    ):
+        api.evaluate(policy, Wider, 2)
+    # One number each, but another count of cells: SARSA has no row for them, or with several runs another run's.
+    grid = api.train(GridTask(size=4, is_one_hot=False), "sarsa", "unconstrained", n_env_steps=100, n_runs=2).policy
+    with pytest.raises(ValueError, match="the environment's observation_space is"):
+        api.evaluate(grid, GridTask(size=5, is_one_hot=False), 2)
 
 
 def test_vector_environments_are_used_as_they_are() -> None:

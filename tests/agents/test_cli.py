@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -106,6 +107,8 @@ def test_help_of_a_command_has_units_defaults_and_the_figure(capsys: pytest.Capt
         ("sweep circle-ppo-bakward", "no preset 'circle-ppo-bakward'; did you mean 'circle-ppo-backward'?"),
         ("sweep circle-ppo-pid --set n_run=3", "no setting 'n_run'; did you mean 'n_runs'?"),
         ("sweep circle-ppo-pid --set n_runs", "is no KEY=VALUE"),
+        ("sweep circle-ppo-pid --processes 0", "--processes is 0; it is at least 1."),
+        ("train --env circle --env circl", "no --env 'circl'; did you mean 'circle'?"),
         ("list preset", "no list of 'preset'; did you mean 'presets'?"),
         ("train --resume FOLDER --algorithm.gamma 0.5", "algorithm.gamma cannot change on --resume"),
         ("train circle-ppo-pid --resume FOLDER", "the preset cannot change on --resume"),
@@ -162,6 +165,18 @@ def test_plot_draws_runs_of_other_lengths(
     status, text = said(capsys, "plot", trained.path, "--metric", "CorrectedShare", "--out", tmp_path / "x.docx")
     assert status == 1
     assert "docx" in text
+
+
+def test_plot_draws_every_run_whatever_its_folder_is_called(
+    trained: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = [tmp_path / "a" / "run", tmp_path / "b" / "run", tmp_path / "other"]
+    for each in folders:
+        shutil.copytree(trained.path, each)
+    drawn: list[list[str]] = []
+    monkeypatch.setattr(plotting, "save_training_curves", lambda out, curves, *rest: drawn.append([*curves]))
+    assert main(["plot", *map(str, folders), "--out", str(tmp_path / "x.png")]) == 0
+    assert drawn == [[str(folders[0]), str(folders[1]), "other"]]
 
 
 def test_plot_without_data_says_what_there_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -250,6 +265,21 @@ def test_sweep_goes_on_past_a_failure_and_names_it(tmp_path: Path, capfd: pytest
     text = capfd.readouterr().out
     assert f"{done.name}: already finished" in text
     assert done.joinpath("metrics.csv").read_bytes() == before
+
+
+def test_a_sweep_goes_on_past_a_folder_that_cannot_be_read_or_written(tmp_path: Path) -> None:
+    small = {"n_envs": 2, "log_every": 60, "evaluate_every": 0, "n_env_steps": 60, "algorithm.n_steps": 5}
+    configs, _ = planned(["gather-a2c-pid"], [0, 1, 2], {key: [value] for key, value in small.items()})
+    unread, unwritten, good = configs
+    for name in (unread, unwritten):
+        (tmp_path / name).mkdir()
+        RunFolder.begin(tmp_path / name, configs[name])
+    (tmp_path / unread / "manifest.json").write_text("{")
+    (tmp_path / unwritten / "log.txt").mkdir()
+    status = sweep(tmp_path, configs)
+    assert "manifest.json is not JSON" in status[unread]
+    assert "log.txt" in status[unwritten]
+    assert status[good] == "finished"
 
 
 def test_a_sweep_of_a_plain_kind_exits_with_0_and_refuses_other_settings(tmp_path: Path, capfd: Any) -> None:

@@ -20,7 +20,7 @@ import torch
 from bvf_tutorial.agents import CONSTRAINTS, PRESETS, Config, Row, make_trainer, preset
 from bvf_tutorial.agents.metrics import COLUMNS, METRICS, append_rows, cut_back, read_table, series
 from bvf_tutorial.agents.plain import ConfigError, changed, config_from_plain, differences, flat, to_plain
-from bvf_tutorial.agents.replay import evaluate_folder
+from bvf_tutorial.agents.replay import evaluate_folder, film
 from bvf_tutorial.agents.runs import RunFolder, run
 from bvf_tutorial.agents.storage import CheckpointError, LockedError, load_checkpoint, locked, previous, save_checkpoint
 
@@ -234,6 +234,19 @@ def test_the_manifest_says_where_numbers_come_from_and_how_it_ended(tmp_path: Pa
         run(broken, has_events=False)
     assert broken.status == "failed"
     assert "horizon" in broken.manifest["error"]
+    (broken.path / "config.json").write_bytes((folder.path / "config.json").read_bytes())
+    run(broken, has_events=False)
+    assert broken.status == "finished"
+    assert "error" not in broken.manifest  # it is no longer how the training ended
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+def test_a_checkpoint_of_another_machines_device_is_not_called_damaged(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, tiny("gather-a2c-pid", 60, n_steps=15))
+    run(folder, has_events=False)
+    (folder.path / "config.json").write_text(json.dumps(to_plain(replace(folder.config, device="cuda"))))
+    with pytest.raises(OSError, match=r"checkpoint\.pt is asked for on 'cuda', and torch finds none here"):
+        folder.trainer()
 
 
 def _make(parent: Path, barrier: Any, paths: Any) -> None:
@@ -384,3 +397,5 @@ def test_an_evaluation_is_of_the_checkpoint_and_always_the_same(tmp_path: Path) 
     assert all(row["EpLen"] == 65 for row in first["runs"])
     sampled = evaluate_folder(folder, 3, is_deterministic=False)
     assert sampled["runs"] != first["runs"]
+    with pytest.raises(ValueError, match="n_episodes is -1; it is at least 1"):  # and does not film for ever
+        next(film(folder, 0, -1))

@@ -133,7 +133,7 @@ def test_running_moments_equal_those_of_the_whole_stream(length: list[int], offs
         np.testing.assert_allclose(moments.std, truth, rtol=1e-3)
     else:
         assert (moments.std == 1).all()
-    again = Moments.of_state(moments.state())
+    again = Moments(**moments.state())
     assert torch.equal(again.square, moments.square)
 
 

@@ -15,7 +15,7 @@ from nbclient.exceptions import CellExecutionError
 from tests.book.chapters import ROOT, markdown, notebooks, read
 from tools.myst import Directive, MystError, Names, plain, split
 from tools.notebooks import SETUP_TAG, Repository, is_deep, setup_cell
-from tools.student import EXERCISE_TAG, Exercise, exercises, first_unsolved, solutions, student_edition, write
+from tools.student import EXERCISE_TAG, Exercise, exercises, solutions, student_edition, write
 
 # A quick chapter that stops at an exercise and one that asks for no code; the rest are slow tests.
 QUICK = ("04_backward_value", "audit")
@@ -111,6 +111,14 @@ def test_tables_of_the_chapters_are_there(edition: Path) -> None:
             r"results/([\w/]+\.csv)", "\n".join(c.source for c in read(path).cells if c.cell_type == "code")
         ):
             assert (edition / "results" / name).read_bytes() == (ROOT / "results" / name).read_bytes()
+
+
+def first_unsolved(notebook: Any) -> str:
+    """Return the id of the first cell that waits for code, '' if there is none."""
+    for cell in notebook.cells:
+        if cell.cell_type == "code" and EXERCISE_TAG in cell.metadata.get("tags", []):
+            return str(cell.id)
+    return ""
 
 
 def label_of(notebook: Any, name: str) -> str:

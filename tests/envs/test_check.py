@@ -14,6 +14,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
 from bvf_tutorial.envs import (
@@ -330,3 +331,56 @@ def test_an_observation_of_another_shape_ends_the_play() -> None:
 def test_something_else_is_refused() -> None:
     with pytest.raises(TypeError, match=r"int is no environment that can be checked; give a gymnasium.Env"):
         check_cmdp_env(3)  # type: ignore[arg-type]
+
+
+class Later(CounterEnv):
+    """Gets one reset wrong, the ``bad``-th: its cost has two entries."""
+
+    def __init__(self, bad: int, **options: Any) -> None:
+        super().__init__(**options)
+        self.n_left = bad
+
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        observation, info = super().reset(**options)
+        self.n_left -= 1
+        return observation, info if self.n_left else {**info, "cost": [0.0, 0.0]}
+
+
+@pytest.mark.parametrize("bad", range(1, 13))
+def test_what_only_a_repeated_play_meets_is_found(bad: int) -> None:
+    """Twenty steps of three decisions each are six resets, and are played twice."""
+    with pytest.raises(InvalidEnvironmentError, match=r"info\['cost'\], step \d+: it is \[0.0, 0.0\]"):
+        check_cmdp_env(Later(bad), 20)
+
+
+class Worlds(gymnasium.vector.VectorEnv[Any, Any, Any]):
+    """Two worlds whose cost has an entry too many in one play, the ``bad``-th."""
+
+    metadata: ClassVar[dict[str, Any]] = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+    num_envs = 2
+    single_observation_space = spaces.Box(0.0, 9.0, (1,), np.float32)
+    single_action_space = spaces.Discrete(2)
+    observation_space = batch_space(single_observation_space, 2)
+    action_space = batch_space(single_action_space, 2)
+
+    def __init__(self, bad: int) -> None:
+        self.n_left = bad
+
+    def _seen(self) -> tuple[Any, dict[str, Any]]:
+        return np.full((2, 1), self.t % 4, np.float32), {"cost": np.zeros(2 + (self.n_left == 0))}
+
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        self.t, self.n_left = 0, self.n_left - 1
+        return self._seen()
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        self.t += 1
+        observation, info = self._seen()
+        return observation, np.zeros(2), np.full(2, self.t % 4 == 3), np.zeros(2, bool), info
+
+
+@pytest.mark.parametrize("bad", range(1, 5))
+def test_what_only_one_of_the_four_plays_of_a_vector_meets_is_found(bad: int) -> None:
+    check_cmdp_env(Worlds(0), 20)
+    with pytest.raises(InvalidEnvironmentError, match=r"info\['cost'\], step 0: it has shape \(3,\)"):
+        check_cmdp_env(Worlds(bad), 20)

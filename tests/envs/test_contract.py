@@ -422,3 +422,30 @@ def test_impossible_tasks_are_refused(change: dict[str, Any]) -> None:
 def test_impossible_seeds_are_refused(seed: Any) -> None:
     with pytest.raises(ValueError, match="seed"):
         VectorEnv(Counter(), n_envs=2).reset(seed)
+
+
+def test_a_refused_seed_changes_nothing() -> None:
+    env = short("PointCircle")
+    with pytest.raises(ValueError, match="seed -1 is negative"):
+        env.reset(-1)
+    with pytest.raises(RuntimeError, match="call reset"):
+        env.step(torch.zeros(1, 3, 2))
+    env.reset(3)
+    with pytest.raises(ValueError, match="seed -1 is negative"):
+        env.reset(-1)
+    assert env.state_dict()["seed"] == [3, 3, 3]
+
+
+def test_there_is_no_picture_before_a_reset() -> None:
+    with pytest.raises(RuntimeError, match=r"no state before reset\(\)"):
+        short("GridWorld").render()
+
+
+def test_whole_numbers_are_clipped_to_the_same_box() -> None:
+    """The turn's bound is 0.25, which is no whole number."""
+    one, other = short("PointCircle"), short("PointCircle")
+    for env, kind in ((one, torch.int64), (other, torch.float32)):
+        env.reset(0)
+        env.step(torch.ones(1, 3, 2, dtype=kind))
+    assert torch.equal(one.state["pose"], other.state["pose"])
+    assert one.state["pose"][:, 2].tolist() == [0.25] * 3

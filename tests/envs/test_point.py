@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import mujoco
@@ -237,3 +238,19 @@ def test_presets() -> None:
     assert PointGather.preset() == PointGather()
     with pytest.raises(ValueError, match="choose one of paper, binding"):
         PointGather.preset("hard")
+
+
+def test_a_kind_of_item_may_be_missing() -> None:
+    for change, gone in (({"n_apples": 0}, slice(9, 19)), ({"n_bombs": 0}, slice(19, 29))):
+        observation = VectorEnv(PointGather(**change), 50).reset(0).observation[0]
+        assert observation.shape == (50, 29) and (observation[:, gone] == 0).all()
+        assert (observation[:, 9:] > 0).any()
+
+
+def test_a_changed_copy_has_places_of_its_own() -> None:
+    task = PointGather()
+    VectorEnv(task).reset(0)
+    near, far = VectorEnv(task, 200), VectorEnv(replace(task, spacing=5.0), 200)
+    for env, least in ((near, math.sqrt(5)), (far, math.sqrt(26))):
+        env.reset(0)
+        assert float(env.state["item"].norm(dim=-1).min()) == pytest.approx(least)

@@ -67,6 +67,12 @@ def test_models(change: dict[str, Any], message: str) -> None:
         tb.CMDP(**broken(**change))
 
 
+def test_an_episodic_model_names_its_reward_before_its_rows() -> None:
+    for reward in (1.0, [1.0, 1.0]):
+        with pytest.raises(tb.InvalidModelError, match=r"reward has shape .*, expected \[S, A\]"):
+            tb.CMDP.episodic(1.5 * np.eye(np.size(reward)), reward, np.zeros(1), np.ones(1), 1.0)
+
+
 def test_sparse_models_name_the_entry_too() -> None:
     model = parts()
     for number, message in ((-0.2, r"transition\[2, 1\] is -0.2"), (np.inf, r"transition\[2, 1\] is inf")):
@@ -118,6 +124,9 @@ def test_policies() -> None:
             tb.policy_chain(cmdp, wrong)
     with pytest.raises(tb.InvalidModelError, match=r"policy has shape \(2, 3\)"):
         tb.policy_chain(cmdp, np.ones((2, 3)) / 3)
+    # Rounding below zero is accepted, and reaches no chain: here action 0 alone leads to state 1.
+    rounded = tb.policy_chain(tb.coin_flip(), [[-1e-12, 1 + 1e-12], [0.0, 1.0]])
+    assert rounded.transition[0].tolist() == [0.0, 0.0]
 
 
 def trap() -> tb.CMDP:
@@ -179,6 +188,14 @@ def test_discounts() -> None:
         tb.optimal_policy(tb.wait_or_go())
 
 
+def test_a_sparse_chain_that_float64_cannot_tell_from_an_endless_one() -> None:
+    chain = tb.Chain(sparse.csr_array([[0.0, 1.0], [1.0, 0.0]]), np.array([0.0, 1e-17]), np.array([1.0, 0.0]))
+    with pytest.raises(tb.SolveError, match=r"cannot be factored.*use a dense model"):
+        tb.expected_visits(chain)
+    dense = tb.Chain(chain.transition.toarray(), chain.termination, chain.initial)
+    np.testing.assert_allclose(tb.expected_visits(dense), [1e17, 1e17], rtol=1e-12)
+
+
 def test_reducible_chains() -> None:
     chain = tb.Chain.continuing(np.array([[1.0, 0, 0], [0, 0.5, 0.5], [0, 0.5, 0.5]]))
     for quantity in (lambda: tb.stationary_distribution(chain), lambda: tb.time_reversal(chain)):
@@ -215,6 +232,19 @@ def test_episodes() -> None:
     whole = tb.sample_episodes(model, np.ones((4, 1)), 3000, np.random.default_rng(0))
     with np.errstate(all="ignore"), pytest.raises(tb.SolveError, match="diverged at update"):
         tb.td(whole, tb.CHAIN4_COST, step_size=50.0)
+    for learn in (tb.monte_carlo, tb.td, tb.lstd, tb.streaming_backward_td):
+        for gamma in (-0.1, 1.1):
+            with pytest.raises(tb.DiscountError, match=f"gamma is {gamma}"):
+                learn(whole, tb.CHAIN4_COST, gamma=gamma)
+    for learn in (tb.td, tb.lstd, tb.streaming_backward_td):
+        with pytest.raises(tb.InvalidModelError, match=r"lambda_ is 1\.5"):
+            learn(whole, tb.CHAIN4_COST, lambda_=1.5)
+    with pytest.raises(tb.InvalidModelError, match="batch_size is 0"):
+        tb.td(whole, tb.CHAIN4_COST, batch_size=0)
+    with pytest.raises(tb.InvalidModelError, match=r"initial_weight has shape \(3,\)"):
+        tb.td(whole, tb.CHAIN4_COST, initial_weight=np.zeros(3))
+    with pytest.raises(tb.InvalidModelError, match="n_streams is 0"):
+        tb.streaming_backward_td(whole, tb.CHAIN4_COST, n_streams=0)
 
 
 @pytest.mark.field("empty-set")
@@ -232,8 +262,9 @@ def test_a_limit_just_below_the_least_cost_is_infeasible() -> None:
 
 
 def test_returns() -> None:
-    with pytest.raises(tb.InvalidModelError, match="must share one shape"):
-        tb.lambda_returns([1.0, 2], [1.0], [1.0, 1], 0.5)
+    for returns in (tb.lambda_returns, tb.n_step_returns):
+        with pytest.raises(tb.InvalidModelError, match="must share one shape"):
+            returns([1.0, 2], [1.0], [1.0, 1], 1)
     with pytest.raises(tb.InvalidModelError, match="at least one step ahead"):
         tb.n_step_returns([1.0], [1.0], [1.0], 0)
 
@@ -251,6 +282,14 @@ def test_everything_else() -> None:
         tb.grid_walk(1)
     with pytest.raises(tb.InvalidModelError, match="n_episodes 0"):
         tb.sample_episodes(trap(), tb.uniform_policy(trap()), 0, np.random.default_rng(0))
+    law = np.array([[0.5, 0.5]])
+    for threshold in (np.inf, np.nan):
+        with pytest.raises(tb.InvalidModelError, match=f"threshold {threshold} lies beyond"):
+            tb.tail_probability(law, threshold)
+    for unit in (0.0, -1.0, np.nan):
+        for measure in (tb.tail_probability, tb.conditional_value_at_risk):
+            with pytest.raises(tb.InvalidModelError, match=f"unit is {unit}"):
+                measure(law, 0.5, unit)
     with pytest.raises(ValueError, match="alt is empty"):
         FrameSlider([b""], ["x"], " ")
     with pytest.raises(ValueError, match="one label per frame"):

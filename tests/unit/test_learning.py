@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
+from scipy import sparse, stats
 
 from bvf_tutorial import tabular as tb
 from tests.oracles import hand_lambda, hand_n_step
@@ -49,6 +49,15 @@ def test_same_seed_same_episodes_and_zero_probabilities_are_never_drawn() -> Non
     assert not np.array_equal(first.state, third.state)
     sure = tb.sample_episodes(tb.coin_flip(), [[1.0, 0.0], [0.0, 1.0]], 1000, np.random.default_rng(0))
     assert set(map(tuple, sure.action)) == {(0, 1)}
+
+
+def test_drawing_leaves_a_sparse_model_with_stored_zeros_as_it_was() -> None:
+    kernel = sparse.csr_array((np.array([0.0, 1.0, 1.0]), np.array([0, 1, 1]), np.array([0, 2, 3])), shape=(2, 2))
+    model = tb.CMDP.continuing(kernel, np.zeros((2, 1)), np.array([0.0, 1.0]), np.array([1.0, 0.0]), 5.0)
+    episodes = tb.sample_episodes(model, ONE[:2], 3, np.random.default_rng(0), horizon=2)
+    assert (episodes.state == [0, 1, 1]).all()
+    for name in ("data", "indices", "indptr"):
+        assert np.array_equal(getattr(model.transition, name), getattr(kernel, name)), name
 
 
 def test_horizon_and_time_limits() -> None:

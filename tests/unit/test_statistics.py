@@ -284,6 +284,12 @@ def test_a_summary_of_constant_runs() -> None:
     assert (found.cumulative_violation, found.steps_to_feasibility) == (50, INF)
 
 
+def test_runs_that_finished_no_episode_never_stayed_within_the_limit() -> None:
+    text = "# cost limit: 10\nStep,Seed,EpRet,EpCost,ViolationRate,Episodes\n1,3,,,,\n2,3,,,,\n"
+    found = Record.parse(text).summary()
+    assert (found.ep_return, found.ep_cost, found.n_within, found.steps_to_feasibility) == (-INF, INF, 0, INF)
+
+
 def test_a_summary_of_one_run_has_no_interval() -> None:
     found = summary(np.full((4, 1), 7.0), np.full((4, 1), 3.0))
     assert (found.ep_return, found.ep_return_iqm[0], found.n_within, found.steps_to_feasibility) == (7, 7, 1, 10)
