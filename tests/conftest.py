@@ -10,13 +10,17 @@ for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
 
 import matplotlib
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 # Example times vary with the machine's load, so a deadline would fail by chance. On a developer's machine each run draws
 # new examples; in CI the examples are a function of the test's code, so that a change lands or fails for its own sake.
 common = {"deadline": None, "print_blob": True, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("book", **common)
 settings.register_profile("ci", derandomize=True, **common)
+# A mutant needs a verdict that is the same in each run, and no smallest counterexample.
+settings.register_profile(
+    "mutation", derandomize=True, max_examples=25, phases=[Phase.explicit, Phase.generate], **common
+)
 settings.load_profile("ci" if os.environ.get("CI") else "book")
 
 # Not by MPLBACKEND, which the kernels of the chapters would inherit: they would draw nothing.

@@ -58,6 +58,19 @@ def test_n_step_returns_by_definition(length: int, gamma: float, n: int, seed: i
     np.testing.assert_allclose(got, hand_n_step(signal.tolist(), value.tolist(), gamma, n), atol=1e-10)
 
 
+@given(st.integers(2, 9), st.integers(1, 8), UNIT, st.integers(1, 12), SEED)
+def test_n_step_returns_stop_at_a_cut_and_bootstrap_there(
+    length: int, cut: int, gamma: float, n: int, seed: int
+) -> None:
+    """A stream that is cut gives the returns of its two pieces, each of which ends with its own bootstrap."""
+    cut, draw = min(cut, length - 1), np.random.default_rng(seed)
+    signal, following = (as_tensor(each) for each in draw.normal(size=(2, length, 2)))
+    discount, mix = torch.full((length, 2), gamma, dtype=torch.float64), torch.ones(length, 1, dtype=torch.float64)
+    mix[cut - 1] = 0.0
+    pieces = [n_step_returns(signal[i], discount[i], following[i], n) for i in (slice(cut), slice(cut, length))]
+    torch.testing.assert_close(n_step_returns(signal, discount, following, n, mix), torch.cat(pieces))
+
+
 @given(st.integers(1, 12), SEED)
 def test_the_tabular_package_says_the_same_of_any_stream(n_steps: int, seed: int) -> None:
     """Discounts and mixes that vary by step, several streams at once."""
@@ -99,6 +112,11 @@ def test_streaming_over_segments_equals_the_unbroken_stream(n_steps: int, cut: i
     first = backward_lambda_returns(cost[:cut], discount[:cut], value[:cut], lambda_)
     rest = backward_lambda_returns(cost[cut:], discount[cut:], value[cut:], lambda_, before=first[-1])
     assert torch.equal(torch.cat([first, rest]), whole)
+    mix = as_tensor(draw.random(2))  # one per stream, for all its steps: nothing of it is read from the end
+    assert torch.equal(
+        backward_lambda_returns(cost, discount, value, mix),
+        backward_lambda_returns(cost, discount, value, mix.expand(n_steps, 2)),
+    )
 
 
 @pytest.mark.field("two-ends")
@@ -153,7 +171,10 @@ def test_cost_1_for_200_steps_discounted_or_not() -> None:
 
 def test_bad_input_is_refused() -> None:
     one = torch.ones(3)
-    with pytest.raises(ValueError, match=r"signal \(3,\), discount \(2,\) and next_value \(3,\)"):
+    message = r"signal \(3,\), discount \(2,\) and next_value \(3,\) must have one shape \[T, ...\]\.$"
+    with pytest.raises(ValueError, match=f"^{message}"):
         lambda_returns(one, one[:2], one, 0.5)
+    with pytest.raises(ValueError, match=r"next_value \(2,\)"):
+        lambda_returns(one, one, one[:2], 0.5)
     with pytest.raises(ValueError, match="n is 0"):
         n_step_returns(one, one, one, 0)

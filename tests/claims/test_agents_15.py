@@ -109,12 +109,17 @@ def test_lambda_contraction_needs_the_radius_where_the_norm_is_one() -> None:
     np.testing.assert_array_equal(np.linalg.matrix_power(K, 3), 0)
 
 
-def carried(value: list[Tensor], cost: Tensor, lambda_: float, gamma: float) -> Tensor:
-    """Targets of the last of several rollouts; rollout i reads the estimates ``value[i]`` of the states before its own."""
+def carried(value: list[Tensor], cost: Tensor, lambda_: float, gamma: float, start: float = 0.0) -> Tensor:
+    """Targets of the last of several rollouts; rollout i reads the estimates ``value[i]`` of the states before its own.
+
+    ``start`` is the discount at the stream's first state: 0 where an episode begins, gamma where it is cut open there.
+    """
     n, before = len(cost) // len(value), None
+    discount = torch.full((len(cost),), gamma).double()
+    discount[0] = start
     for i, estimate in enumerate(value):
         part = slice(i * n, (i + 1) * n)
-        target = backward_lambda_returns(cost[part], torch.full((n,), gamma).double(), estimate[part], lambda_, before)
+        target = backward_lambda_returns(cost[part], discount[part], estimate[part], lambda_, before)
         before = target[-1]
     return target
 
@@ -131,7 +136,6 @@ def test_stale_carry_holds(n: int, n_rollouts: int, gamma: float, lambda_: float
     cost = torch.as_tensor(draw.uniform(0, 3, n * n_rollouts))
     change = torch.as_tensor(draw.uniform(-0.1, 0.1, (n_rollouts, n * n_rollouts)))
     value = list(torch.as_tensor(draw.normal(size=n * n_rollouts)) + change.cumsum(0))
-    # Before the first rollout nothing was ever read with an older critic.
     fresh = carried([value[-1]] * n_rollouts, cost, lambda_, gamma)
     gap = (carried(value, cost, lambda_, gamma) - fresh).abs().numpy()
     assert (gap <= staleness(0.1, gamma, lambda_, n) + 1e-9).all()
@@ -144,6 +148,16 @@ def test_stale_carry_is_attained(n: int, gamma: float, lambda_: float) -> None:
     cost = torch.zeros(n * 60).double()
     gap = carried([value[-1]] * 60, cost, lambda_, gamma) - carried(value, cost, lambda_, gamma)
     np.testing.assert_allclose(gap, staleness(0.1, gamma, lambda_, n), rtol=1e-6)
+
+
+@pytest.mark.claim("prop-stale-carry")
+def test_stale_carry_needs_a_stream_that_begins_with_an_episode() -> None:
+    """A stream that is cut open bootstraps there with the whole weight, gamma, and not with its share of 1 - lambda."""
+    value, cost = [torch.zeros(2).double(), torch.full((2,), 0.1).double()], torch.zeros(2).double()
+    for start, weight in ((0.5, 0.5), (0.0, 0.0)):
+        gap = carried([value[-1]] * 2, cost, 0.875, 0.5, start) - carried(value, cost, 0.875, 0.5, start)
+        assert float(gap) == pytest.approx(0.1 * 0.875 * 0.5 * weight)
+        assert (float(gap) <= staleness(0.1, 0.5, 0.875, 1).item()) == (start == 0.0)
 
 
 @pytest.mark.claim("prop-stale-carry")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -80,6 +81,31 @@ def test_sparse_models_name_the_entry_too() -> None:
         kernel[2, 1] = number
         with pytest.raises(tb.InvalidModelError, match=message):
             tb.CMDP(**{**model, "transition": sparse.csr_array(kernel)})
+
+
+def test_sparse_models_are_read_as_they_are_meant() -> None:
+    """Entries given twice add up, stored zeros are zeros, and the caller's matrix stays as it was."""
+    model = parts()
+    kernel = model["transition"].reshape(4, 2)
+    columns, halves = np.tile([0, 0, 1, 1], 4), np.repeat(kernel.ravel() / 2, 2)  # two of the entries are zeros
+    given = sparse.csr_array((halves, columns, np.arange(0, 17, 4)), shape=(4, 2))
+    read = tb.CMDP(**{**model, "transition": given})
+    np.testing.assert_allclose(read.transition.toarray(), kernel)
+    assert given.nnz == 16
+    with pytest.raises(
+        tb.InvalidModelError, match=r"transition is sparse .* complex128; give real numbers on two axes"
+    ):
+        tb.CMDP(**{**model, "transition": given.astype(complex)})
+
+
+def test_numbers_of_every_kind_are_read_as_float64() -> None:
+    exact = np.array([[Fraction(1, 2), Fraction(1, 4)], [Fraction(0), Fraction(1, 3)]])
+    chain = tb.Chain.killed(exact, [1, 0])
+    assert chain.transition.dtype == chain.initial.dtype == np.float64
+    np.testing.assert_array_equal(chain.transition, exact.astype(float))
+    for wrong in (["one", "two"], [1j, 2], [[1], [2, 3]]):
+        with pytest.raises(tb.InvalidModelError, match="cost is no array of real numbers"):
+            tb.forward_value(chain, wrong)
 
 
 def test_missing_mass_is_never_guessed() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from statistics import NormalDist
 
 import cvxpy as cp
 import numpy as np
@@ -56,19 +58,24 @@ def sequential_program(
 
 
 def test_shapes_that_do_not_fit_are_named() -> None:
-    with pytest.raises(ValueError, match=r"normal has shape \(5, 3\) and offset \(4,\)"):
+    expected = r"give normal \[..., K\] and offset \[...\], one offset per normal\.$"
+    with pytest.raises(ValueError, match=r"normal has shape \(5, 3\) and offset \(4,\); " + expected):
         HalfSpace(torch.zeros(5, 3), torch.zeros(4))
     with pytest.raises(ValueError, match=r"normal has shape \(\) and offset \(\)"):
         HalfSpace(torch.tensor(1.0), torch.tensor(1.0))
-    with pytest.raises(ValueError, match=r"\(5, 1\) and a point of shape \(5, 3\)"):
+    expected = r"differ in their last dimension, the number of actions or action coordinates\.$"
+    with pytest.raises(ValueError, match=r"\(5, 1\) and a point of shape \(5, 3\) " + expected):
         HalfSpace(torch.zeros(5, 1), torch.zeros(5)).slack(torch.zeros(5, 3))  # would broadcast silently
     for function in (lambda h, u: project(h, u), lambda h, u: project_box(h, u, -1.0, 1.0)):
         with pytest.raises(ValueError, match=r"\(5, 1\) and a point of shape \(5, 3\)"):
             function(HalfSpace(torch.zeros(5, 1), torch.zeros(5)), torch.zeros(5, 3))
-    with pytest.raises(ValueError, match=r"normal has shape \(2, 3\), offset \(3,\) and point \(3,\)"):
-        project_all(torch.zeros(2, 3), torch.zeros(3), torch.zeros(3))
+    expected = r"give \[..., M, K\], \[..., M\] and \[..., K\]\.$"
+    for normal, offset, point in (((2, 3), (3,), (3,)), ((3,), (), (3,)), ((2, 3), (2,), (1,))):
+        shapes = f"normal has shape {normal}, offset {offset} and point {point}; "
+        with pytest.raises(ValueError, match=re.escape(shapes) + expected):
+            project_all(torch.zeros(normal), torch.zeros(offset), torch.zeros(point))
     for size in (0, 7):
-        with pytest.raises(ValueError, match=f"M = {size} constraints"):
+        with pytest.raises(ValueError, match=rf"M = {size} constraints; .* Use a quadratic-programming solver\.$"):
             project_all(torch.zeros(size, 3), torch.zeros(size), torch.zeros(3))
 
 
@@ -79,7 +86,10 @@ def test_check_names_the_entry(bad: float) -> None:
     assert HalfSpace.everything(torch.zeros(2, 3, 4)).check().offset.isinf().all()
     normal, offset = torch.ones(2, 3, 4), torch.ones(2, 3)
     normal[1, 2, 0] = bad
-    with pytest.raises(ValueError, match=r"half-space \(1, 2\) has normal"):
+    advice = (
+        r"offset 1\.0; the normal must be finite and the offset a number or \+inf\. Look at the cost critic's output\.$"
+    )
+    with pytest.raises(ValueError, match=r"half-space \(1, 2\) has normal .* and " + advice):
         HalfSpace(normal, offset).check()
     offset[0, 1] = bad
     if bad != float("inf"):
@@ -114,6 +124,26 @@ def test_everything_contains_every_point_and_passes_gradients(dtype: torch.dtype
     assert boxed.is_feasible.all()
     assert halfspace.tightened(torch.ones(5, 3, dtype=dtype), 0.95).offset.isinf().all()
     assert halfspace.feasible_actions().all()
+    single = HalfSpace.everything(torch.ones(4, 1, dtype=dtype))  # one action, and a batch of that width
+    assert single.normal.shape == (4, 1) and single.offset.shape == (4,) and single.normal.dtype == dtype
+    assert (single.slack(point[:4, :1].detach()) == torch.inf).all()
+
+
+@pytest.mark.parametrize("batch", [(), (5,), (2, 4)])
+@pytest.mark.parametrize("probability", [0.05, 0.5, 0.9])
+def test_a_mean_at_the_tightened_boundary_meets_the_limit_that_often(
+    batch: tuple[int, ...], probability: float
+) -> None:
+    """``normal . u`` is Gaussian in one dimension, so the probability has a closed form."""
+    generator = torch.Generator().manual_seed(0)
+    normal, mean, std = torch.randn(3, *batch, 3, generator=generator, dtype=torch.float64)
+    halfspace = HalfSpace(normal, torch.randn(batch, generator=generator, dtype=torch.float64))
+    tight = halfspace.tightened(std.abs(), probability)
+    assert tight.normal.shape == (*batch, 3) and tight.offset.shape == batch
+    edge = mean + (tight.slack(mean) / normal.square().sum(-1))[..., None] * normal
+    center, spread = (normal * edge).sum(-1), (normal * std).square().sum(-1).sqrt()
+    for at, limit, width in zip(*(x.flatten().tolist() for x in (center, halfspace.offset, spread)), strict=True):
+        assert NormalDist(at, width).cdf(limit) == pytest.approx(probability, rel=1e-9)
 
 
 def test_probability_outside_zero_one_is_refused() -> None:
@@ -131,6 +161,18 @@ def test_greedy_action_is_the_best_of_the_feasible_ones(seed: int) -> None:
         allowed = [k for k in range(4) if cost[i, k] <= offset[i]]
         assert bool(is_feasible[i]) == bool(allowed)
         assert int(action[i]) == (max(allowed, key=lambda k: score[i, k]) if allowed else int(np.argmin(cost[i])))
+        alone = HalfSpace(torch.as_tensor(cost[i]), torch.tensor(offset[i])).greedy_action(torch.as_tensor(score[i]))
+        assert (int(alone[0]), bool(alone[1])) == (int(action[i]), bool(is_feasible[i]))
+    shape = (5, 4)  # a batch of two dimensions
+    grid = HalfSpace(*tensors(cost.reshape(*shape, 4), offset.reshape(shape)))
+    again, is_allowed = grid.greedy_action(torch.as_tensor(score.reshape(*shape, 4)))
+    assert torch.equal(again, action.reshape(shape)) and torch.equal(is_allowed, is_feasible.reshape(shape))
+
+
+def test_an_action_that_costs_exactly_the_limit_is_feasible() -> None:
+    halfspace = HalfSpace(torch.tensor([1.0, 2.0, 3.0]), torch.tensor(2.0))
+    assert halfspace.feasible_actions().tolist() == [True, True, False]
+    assert halfspace.greedy_action(torch.tensor([0.0, 1.0, 2.0]))[0] == 1
 
 
 # Against solvers
@@ -198,6 +240,22 @@ def test_an_infeasible_box_returns_its_cheapest_point() -> None:
     np.testing.assert_allclose(reached, least_cost(normal, low, high)[stuck], atol=1e-12)
     again = torch.clamp(torch.as_tensor(point) - result.multiplier[:, None] * halfspace.normal, *tensors(low, high))
     torch.testing.assert_close(again[stuck], result.point[stuck])  # the multiplier leads there
+    # It is the smallest that does, in boxes of positive width: the last coordinate arrives at its bound with it.
+    stuck &= (low < high).all(-1)
+    cheapest = np.where(normal == 0, point, np.where(normal > 0, low, high))
+    arrival = np.maximum((point - cheapest) / np.where(normal == 0, 1.0, normal), 0.0).max(-1)
+    assert stuck.sum() > 20
+    np.testing.assert_allclose(result.multiplier.numpy()[stuck], arrival[stuck], rtol=1e-12)
+
+
+def test_a_limit_at_the_cost_of_the_cheapest_corner_is_met_there() -> None:
+    """In numbers that float64 adds without rounding: equality is feasible, the next number below is not."""
+    normal, point = torch.tensor([1.0, 2.0, 0.0], dtype=torch.float64), torch.tensor([0.0, 0.0, 0.5]).double()
+    least = torch.tensor(-3.0, dtype=torch.float64)
+    met = project_box(HalfSpace(normal, least), point, -1.0, 1.0)
+    assert met.counts()["ACTIVE"] == 1 and met.point.tolist() == [-1.0, -1.0, 0.5] and met.multiplier == 1
+    below = project_box(HalfSpace(normal, least.nextafter(least - 1)), point, -1.0, 1.0)
+    assert below.counts()["INFEASIBLE"] == 1 and torch.equal(below.point, met.point) and below.multiplier == 1
 
 
 @pytest.mark.parametrize("n_constraints", [1, 2, 3, 6])
@@ -253,6 +311,50 @@ def test_project_all_with_dependent_opposed_and_missing_constraints() -> None:
         assert (result.multiplier >= -1e-12).all()
     single = project_all(one[None], torch.tensor([1.0], dtype=torch.float64), point)
     assert torch.equal(single.point, project(HalfSpace(one, torch.tensor(1.0, dtype=torch.float64)), point).point)
+
+
+@given(SEED)
+def test_multipliers_of_many_constraints_are_the_move_in_the_units_of_the_normals(seed: int) -> None:
+    """``u = point - sum of lambda_m normal_m``, none of them where a constraint holds with slack."""
+    generator = np.random.default_rng(seed)
+    length = 10 ** generator.uniform(-2, 2, (20, 3, 1))
+    normal, offset, point = tensors(
+        length * generator.normal(size=(20, 3, 4)), length[..., 0] * generator.normal(size=(20, 3)),
+        generator.normal(size=(20, 4)),
+    )  # fmt: skip
+    result = project_all(normal, offset, point)
+    moved = point - (result.multiplier[..., None] * normal).sum(-2)
+    torch.testing.assert_close(moved, result.point, rtol=1e-9, atol=1e-9)
+    slack = (offset - (normal * result.point[..., None, :]).sum(-1)) / torch.as_tensor(length[..., 0])
+    assert (result.multiplier[(slack > 1e-6) | ~result.is_feasible[:, None]] == 0).all()
+    assert torch.equal((result.multiplier > 0).any(-1), result.status == Status.ACTIVE)
+
+
+@given(SEED, st.integers(0, 2))
+def test_a_constraint_that_is_none_changes_nothing(seed: int, place: int) -> None:
+    """No limit, or ``0 <= 1``, among two others; four half-spaces of a plane, of which some leave no point."""
+    generator = np.random.default_rng(seed)
+    normal, offset, point = generator.normal(size=(20, 4, 2)), generator.normal(size=(20, 4)), np.zeros((20, 2))
+    without = project_all(*tensors(normal, offset, point))
+    for extra, limit in (([1.0, -2.0], np.inf), ([0.0, 0.0], 1.0), ([0.0, 0.0], 0.0)):
+        more = np.insert(normal, place, extra, axis=1), np.insert(offset, place, limit, axis=1)
+        result = project_all(*tensors(*more, point))
+        assert torch.equal(result.status, without.status)
+        torch.testing.assert_close(result.point, without.point, rtol=1e-6, atol=1e-6)  # as sharp as the angles
+        assert (result.multiplier[:, place] == 0).all()
+
+
+def test_gaps_are_judged_beside_the_distances_of_their_own_entry() -> None:
+    """``x <= b`` and ``x >= b + gap`` from 2: touching below the root of the precision, not above, in any unit."""
+    normal = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
+    for unit in (1e-12, 1.0, 1e12):
+        for gap, status in ((0.0, Status.ACTIVE), (1e-10, Status.ACTIVE), (1e-6, Status.INFEASIBLE)):
+            offset = unit * torch.tensor([1.0, -1.0 - gap, torch.inf], dtype=torch.float64)
+            point = unit * torch.tensor([2.0, 1.0], dtype=torch.float64)
+            assert Status(int(project_all(normal, offset, point).status)) is status
+            # Beside an entry of quite another size, in one batch.
+            far = [torch.stack([x, 1e9 * x]) for x in (offset, point)]
+            assert project_all(normal.expand(2, 3, 2), *far).status.tolist() == [status, status]
 
 
 @given(SEED)
@@ -331,10 +433,11 @@ def test_a_wide_box_is_no_box() -> None:
 
 @pytest.mark.field("zero-gradient")
 def test_zero_gradient_is_flagged_and_nothing_moves() -> None:
-    normal = torch.tensor([[0.0, 0.0], [0.0, 0.0], [3e-4, 4e-4], [3e-4, 4e-4], [1e-30, 0.0]])
-    offset = torch.tensor([-1.0, 0.0, -1.0, -1.0, -1.0])
-    point = torch.full((5, 2), 0.3)
-    for min_norm, expected in ((0.0, [2, 0, 1, 1, 2]), (1e-3, [2, 0, 2, 2, 2])):
+    normal = torch.tensor([[0.0, 0.0], [0.0, 0.0], [3e-4, 4e-4], [3e-2, 4e-2], [1e-30, 0.0], [3.0, 4.0]])
+    offset = torch.tensor([-1.0, 0.0, -1.0, -1.0, -1.0, -1.0])
+    point = torch.full((6, 2), 0.3)
+    # A length of exactly ``min_norm`` counts as zero.
+    for min_norm, expected in ((0.0, [2, 0, 1, 1, 2, 1]), (1e-3, [2, 0, 2, 1, 2, 1]), (5.0, [2, 0, 2, 2, 2, 2])):
         for result in (
             project(HalfSpace(normal, offset), point, min_norm),
             project_box(HalfSpace(normal, offset), point, -1e9, 1e9, min_norm),
@@ -366,6 +469,9 @@ def test_curved_step_keeps_the_true_cost_or_says_that_it_cannot() -> None:
     )
     nearly = project_curved(halfspace, point, torch.full((500,), 1e-12, dtype=torch.float64))
     torch.testing.assert_close(nearly.point, flat.point, rtol=1e-9, atol=1e-9)
+    # A number has the digits of the point, not those of the default dtype.
+    number, tensor = (project_curved(halfspace, point, x) for x in (2.3, torch.tensor(2.3, dtype=torch.float64)))
+    assert torch.equal(number.multiplier, tensor.multiplier) and number.counts()["INFEASIBLE"] > 0
 
 
 def test_curved_step_at_the_edge_has_finite_gradients() -> None:
