@@ -360,7 +360,7 @@ def _segment(
     From its value at 0, where ``slack`` is left, ``normal . u(lambda)`` falls by the sum over i of
     ``normal_i^2 (min(lambda, leave_i) - min(lambda, entry_i))``.
     """
-    is_still = normal == 0
+    is_still = first == final  # where the normal is zero, and where the box has no width
     divisor = torch.where(is_still, 1.0, normal)
     entry = torch.where(is_still, 0.0, (point - first) / divisor).clamp(min=0)
     leave = torch.where(is_still, 0.0, (point - final) / divisor).clamp(min=0)
