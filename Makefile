@@ -24,7 +24,7 @@ SITE_SOURCES := $(shell find book bvf_tutorial results -type f -not -path '*/.*'
                   2>/dev/null | sed 's/ /\\ /g') _config.yml _toc.yml
 CHAPTERS = $(wildcard book/*.ipynb)
 
-.PHONY: help setup book student slides course pdf epub release colab site-speed test slow-test coverage study experiments figures reproduce lint format notebooks lab bench gpu-bench soak site-test screenshots linkcheck clean distclean
+.PHONY: help setup book student slides course pdf epub release colab site-speed test slow-test coverage mutation study experiments figures reproduce lint format notebooks lab bench gpu-bench soak site-test screenshots linkcheck clean distclean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | while IFS="$$(printf '\t')" read -r name text; do \
@@ -55,6 +55,11 @@ slow-test: $(INSTALLED) ## run the tests of benchmark length
 
 coverage: $(INSTALLED) ## run the unit tests and say which branches of the package none of them takes; under 95% is a failure
 	$(RUN) -m pytest --numprocesses=$(WORKERS) --dist=loadfile --cov tests
+
+# The tool has a folder of its own: nothing else needs it.
+mutation: $(INSTALLED) ## plant small errors in the mathematics, one at a time, and name those that no test notices
+	$(RUN) -m pip install --quiet --constraint constraints.txt --upgrade --target .cache/mutation mutmut==3.8.1
+	@set -e; for suite in returns halfspace "tabular --sample 60"; do PYTHONPATH=.cache/mutation $(RUN) -m tools.mutation $$suite; done
 
 study: $(INSTALLED) ## run the side-by-side study of results/safe_improvement.csv (resumes)
 	$(RUN) -m studies.safe_improvement

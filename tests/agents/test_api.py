@@ -87,6 +87,7 @@ def test_five_lines_on_an_environment_of_ones_own(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["policy.pt"]
 
 
+@pytest.mark.slow
 def test_constrained_costs_less_than_unconstrained() -> None:
     free, safe = (
         api.train(Line, "ppo", method, cost_limit=1.0, n_env_steps=20_000, horizon=10)
@@ -413,6 +414,7 @@ def test_layer_moves_with_the_module() -> None:
 # The examples run as they stand.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(path.name for path in (ROOT / "examples").glob("*.py")))
 def test_example_runs(name: str, tmp_path: Path) -> None:
     pytest.importorskip("stable_baselines3")

@@ -293,6 +293,7 @@ def test_a_sweep_of_a_plain_kind_exits_with_0_and_refuses_other_settings(tmp_pat
     assert "holds a training with other n_env_steps; give another folder" in capfd.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_stopped_sweep_keeps_checkpoints_and_goes_on(tmp_path: Path) -> None:
     small = {"n_envs": 2, "log_every": 60, "evaluate_every": 0, "n_env_steps": 3000, "algorithm.n_steps": 5}
     configs, _ = planned(["gather-a2c-pid"], [0, 1], {key: [value] for key, value in small.items()})

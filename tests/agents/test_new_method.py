@@ -25,6 +25,7 @@ def inserted(text: str, mark: str, lines: str) -> str:
     return text.replace(mark, mark + lines) if mark.endswith("{\n") else text.replace(mark, lines + mark)
 
 
+@pytest.mark.slow
 def test_a_method_is_a_function_and_two_lines(tmp_path: Path) -> None:
     guide = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     row = next(line for line in guide.splitlines() if line.startswith("| a state-wise safety rule |"))

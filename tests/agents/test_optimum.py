@@ -69,6 +69,7 @@ def test_without_a_method_the_bandit_earns_all_it_can() -> None:
     assert (trainer.totals.episode_cost > 0.9).all()
 
 
+@pytest.mark.slow
 def test_the_layer_alone_holds_what_starts_feasible_and_loses_what_does_not() -> None:
     """From a first cost of 1/2 the limit 3/4 is kept. Under 1/4 the first estimates admit no action, the layer lets every
     proposal through, and nothing ever calls back: it ends as if there were no limit.

@@ -46,6 +46,7 @@ def make(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.field("broken-cell")
 def test_book_gate(tree: Path) -> None:
     good = make(tree, "book")
@@ -60,6 +61,7 @@ def test_book_gate(tree: Path) -> None:
     assert make(tree, "-q", "book").returncode == 1, "the broken book counts as built"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "warning"),
     [
@@ -75,6 +77,7 @@ def test_warnings_fail_the_book(tree: Path, code: str, warning: str) -> None:
     assert warning in result.stdout + result.stderr
 
 
+@pytest.mark.slow
 def test_test_gate(tree: Path) -> None:
     good = make(tree, "test")
     assert good.returncode == 0, good.stdout + good.stderr

@@ -17,8 +17,8 @@ from tools.myst import Directive, MystError, Names, plain, split
 from tools.notebooks import SETUP_TAG, Repository, is_deep, setup_cell
 from tools.student import EXERCISE_TAG, Exercise, exercises, solutions, student_edition, write
 
-# A quick chapter that stops at an exercise and one that asks for no code; the rest are slow tests.
-QUICK = ("04_backward_value", "audit")
+# A quick chapter that stops at an exercise; the rest are slow tests.
+QUICK = ("04_backward_value",)
 NAMES = Names.read()
 PICTURE = re.compile(r"[A-Za-z0-9+/=\\]{200,}")  # the bytes of one in base64, which are no text
 each_notebook = pytest.mark.parametrize("path", notebooks(), ids=lambda path: path.stem)

@@ -93,6 +93,7 @@ def test_the_recipe_has_its_files() -> None:
         assert rule in ours, "the recipe shows a rule that this book does not use"
 
 
+@pytest.mark.slow
 def test_lax(project: Path) -> None:
     """A drifting number fails, a false assert fails; a changed picture, a timing and a digit behind the third pass."""
     failed, said = outcome(project, "--numprocesses=2", "--dist=loadfile")

@@ -79,6 +79,7 @@ def test_version_is_the_same_everywhere() -> None:
     assert citation[1] == newest[1] == __version__
 
 
+@pytest.mark.slow
 def test_wheel_passes_the_quick_tests_outside(unpacked: Path, tmp_path: Path) -> None:
     outside = release.lay_out_tests(tmp_path / "outside")
     assert not (outside / "bvf_tutorial").exists()
