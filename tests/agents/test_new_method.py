@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 FUNCTION = '''
 def halved_allowance(situation: Situation) -> Tensor:
