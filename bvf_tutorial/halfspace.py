@@ -250,16 +250,15 @@ def project_box(
     start = torch.clamp(point, lower, upper)
     slack = halfspace.slack(start)
     is_violated, is_movable = slack < 0, _square(halfspace.normal, min_norm)[1]
-    # A coordinate waits at its first bound while the point is beyond it, moves with lambda, stops at its final bound.
+    # A coordinate waits where it starts while the point is beyond that bound, moves with lambda, stops at its last bound.
     normal = torch.where(_square(halfspace.normal[..., None], 0.0)[1], halfspace.normal, 0.0)
-    first = torch.where(normal > 0, upper, torch.where(normal < 0, lower, start))
     final = torch.where(normal > 0, lower, torch.where(normal < 0, upper, start))
     with torch.no_grad():
-        entry, leave, last = _segment(normal, slack, point, first, final)
+        entry, leave, last = _segment(normal, slack, point, start, final)
         is_free = (entry <= last) & (leave > last)
         has_free = is_free.any(-1)
     # Zero before any product: the bounds of a free coordinate may be infinite.
-    rest = torch.where(is_free, 0.0, torch.where(entry > last, first, final))
+    rest = torch.where(is_free, 0.0, torch.where(entry > last, start, final))
     free_normal = torch.where(is_free, normal, 0.0)
     square = torch.where(has_free, free_normal.square().sum(-1), 1.0)
     is_active = is_violated & is_movable
@@ -353,16 +352,16 @@ def _status(is_violated: Tensor, is_movable: Tensor) -> Tensor:
 
 
 def _segment(
-    normal: Tensor, slack: Tensor, point: Tensor, first: Tensor, final: Tensor
+    normal: Tensor, slack: Tensor, point: Tensor, start: Tensor, final: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the multipliers at which coordinates start and stop to move, and the last of them that violates [..., 1].
 
     From its value at 0, where ``slack`` is left, ``normal . u(lambda)`` falls by the sum over i of
     ``normal_i^2 (min(lambda, leave_i) - min(lambda, entry_i))``.
     """
-    is_still = first == final  # where the normal is zero, and where the box has no width
+    is_still = start == final  # the normal is zero, the side has no width, or the point is there already
     divisor = torch.where(is_still, 1.0, normal)
-    entry = torch.where(is_still, 0.0, (point - first) / divisor).clamp(min=0)
+    entry = torch.where(is_still, 0.0, (point - start) / divisor).clamp(min=0)
     leave = torch.where(is_still, 0.0, (point - final) / divisor).clamp(min=0)
     breakpoints = torch.cat([torch.zeros_like(entry[..., :1]), entry, leave], -1).sort(-1).values
     at = breakpoints[..., None]
