@@ -250,7 +250,7 @@ def project_box(
     start = torch.clamp(point, lower, upper)
     slack = halfspace.slack(start)
     is_violated, is_movable = slack < 0, _square(halfspace.normal, min_norm)[1]
-    # A coordinate waits where it starts while the point is beyond that bound, moves with lambda, stops at its last bound.
+    # A coordinate waits where it starts while the point is beyond that bound, moves with lambda, stops at its last one.
     normal = torch.where(_square(halfspace.normal[..., None], 0.0)[1], halfspace.normal, 0.0)
     final = torch.where(normal > 0, lower, torch.where(normal < 0, upper, start))
     with torch.no_grad():
